@@ -90,7 +90,7 @@ def members(kind: type, name: str, instance: object = None) -> Iterator[str]:
         value = inspect.getattr_static(kind, member, None)
         value = getattr(value, "__func__", value)
         if inspect.isfunction(value):
-            mark = "async " if inspect.iscoroutinefunction(value) else ""
+            mark = "async " if asyncio.iscoroutinefunction(value) else ""
             text = re.sub(r" at 0x\w+|\bmainspring\.(?:\w+\.)*", "", str(inspect.signature(value)))
             yield f"member {name}.{member}: {mark}{text}"
         else:

@@ -121,6 +121,11 @@ _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in nam
 __all__ = [*sorted(_MODULE_OF), "__version__"]
 
 
+def __dir__() -> list[str]:
+    """Return the public names, also those that were not used yet, for completion in editors and notebooks."""
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Return the object of a public name: Python calls this when `name` is used for the first time.
 

@@ -271,7 +271,7 @@ async def test_arguments_are_for_tasks_and_payloads_for_agents(ms: Mainspring) -
         ms.task(name="http")(local.function)
     with pytest.raises(InvalidInput, match="minute: 61 is out of range"):
         ms.http("x", URL, cron="61 * * * *")
-    with pytest.raises(InvalidInput, match="Did you mean 'tz'"):
+    with pytest.raises(InvalidInput, match="Write tz="):
         ms.http("x", URL, cron="* * * * *", timezone="UTC")  # type: ignore[call-arg]
     assert (await ms.schedules(), ms.declared) == ([], ())
     await ms.schedule("task", local, every="1h")

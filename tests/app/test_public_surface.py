@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_dir_of_a_mainspring_shows_no_internals() -> None:
 
 
 def coroutine_methods(kind: type) -> set[str]:
-    return {name for name, value in vars(kind).items() if inspect.iscoroutinefunction(value) and name[0] != "_"}
+    return {name for name, value in vars(kind).items() if asyncio.iscoroutinefunction(value) and name[0] != "_"}
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, object, object, str]]:

@@ -9,15 +9,17 @@ import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from msgspec import UNSET
 
+from mainspring.app.blocking import runs_loop
 from mainspring.app.context import Context
 from mainspring.app.engine_host import EngineHost, HostEnvironment
 from mainspring.app.engine_runner import EngineRunner
 from mainspring.app.http_agents import HttpAgents
 from mainspring.app.locks import Lock, Locks
+from mainspring.app.method_hints import APP_METHODS, missing_attribute
 from mainspring.app.options import AppOptions
 from mainspring.app.queries import Queries
 from mainspring.app.read_models import ReadModels
@@ -30,10 +32,12 @@ from mainspring.app.schedule_view import Schedule
 from mainspring.app.sync import SyncDoor
 from mainspring.app.task import AsyncContextTask, AsyncTask, BaseTask, ContextTask, Task, TaskDecorator
 from mainspring.engine.leader import Leadership
+from mainspring.model.errors import SyncOnLoop
 from mainspring.model.events import Event
 from mainspring.model.health import Health
 from mainspring.model.http import AgentSettings, Http, HttpAgent, Method
 from mainspring.model.instant import Duration, duration_ms, instant_ms, load_zone
+from mainspring.model.option_hints import refuse_unknown_options
 from mainspring.model.policies import ON_CONFLICT, OnConflict, Role, check_choice
 from mainspring.model.run import State
 from mainspring.model.settings import DEFAULT_STORE_URL, Settings, make_settings
@@ -68,6 +72,7 @@ class Mainspring:
     `agents`: limits of HTTP calls. `on_drift`: "keep" a person's edit of a declared schedule, or restore the "code".
     """
 
+    @refuse_unknown_options("Mainspring(…)")
     def __init__(
         self,
         url: str | None = None,
@@ -181,6 +186,12 @@ class Mainspring:
     def sync(self) -> SyncDoor:
         """The coroutine methods of this object as blocking ones: `ms.sync.pause("nightly")`."""
         return SyncDoor(self, self._host)
+
+    if not TYPE_CHECKING:  # for type checkers an unknown name is an error
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError, with what to write for a method of another scheduler, such as `add_job`."""
+            raise missing_attribute(self, name, APP_METHODS)
 
     # ── declaring ──────────────────────────────────────────────────────────
 
@@ -502,6 +513,11 @@ class Mainspring:
         end_of_loading()
         if os.environ.get(CHILD_VARIABLE) or os.environ.get(LOADING_VARIABLE):
             return  # the program is only imported: to find its functions, or by `mainspring run`, which runs the engine
+        if runs_loop():
+            raise SyncOnLoop(
+                "ms.run() starts an event loop, and this thread runs one already: write await ms.run_async(), or "
+                "async with ms.running():"
+            )
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(self.run_async(until_idle=until_idle, role=role))
 

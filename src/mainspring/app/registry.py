@@ -19,6 +19,7 @@ from mainspring.model.gate import Gate
 from mainspring.model.http import HTTP_TASK, HttpAgent, HttpResult
 from mainspring.model.ids import check_name
 from mainspring.model.instant import Duration, duration_ms
+from mainspring.model.option_hints import suggest_option
 from mainspring.model.policies import (
     RECOVERY,
     FilteredRetry,
@@ -33,7 +34,7 @@ from mainspring.model.policies import (
 )
 from mainspring.model.schedule import Schedule
 from mainspring.ports.executor import Kind
-from mainspring.rules.definition import PolicyOptions, SpecTarget, build_spec, digest_of, suggest_option
+from mainspring.rules.definition import PolicyOptions, SpecTarget, build_spec, check_options, digest_of
 from mainspring.service.requests import ScheduleRequest
 
 if TYPE_CHECKING:
@@ -137,8 +138,7 @@ class Registry:
         """Raise `InvalidInput` for a name that is no option of a task, with the option that was probably meant."""
         wrong = next((key for key in options if key not in TASK_OPTIONS), None)
         if wrong is not None:
-            hint = suggest_option(wrong, TASK_OPTIONS)
-            raise InvalidInput(wrong, "is not an option of a task", hint or f"Known are {', '.join(TASK_OPTIONS)}")
+            raise InvalidInput(wrong, "is not an option of a task", suggest_option(wrong, TASK_OPTIONS))
 
     def register(
         self,
@@ -298,6 +298,7 @@ class Registry:
         app. Raises: InvalidInput for a wrong option or argument; UnknownTask.
         """
         settings = self._host.settings
+        check_options(when_and_how)  # first, because a wrong option is often what the arguments' error comes from
         target = self.resolve_target(task, args, kwargs, payload)
         now = self._host.now()
         named = {key: value for key, value in when_and_how.items() if value is not None}

@@ -23,6 +23,7 @@ from mainspring.app.dependencies import Dependency, dependencies_of
 from mainspring.model.change import Body
 from mainspring.model.errors import InvalidInput, PayloadNotSerialisable, PayloadTooLarge, WrongArguments
 from mainspring.model.ids import body_id
+from mainspring.model.option_hints import CALL_OPTIONS, OTHER_OPTIONS
 
 _encoder = msgspec.json.Encoder(enc_hook=encode_other)
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -105,8 +106,7 @@ class Signature:
         try:
             bound = self._payload.bind(*args, **kwargs)
         except TypeError as error:
-            name = getattr(self._function, "__name__", "task")
-            raise WrongArguments("arguments", f"{error}", f"The signature is {name}{self._payload}") from None
+            raise WrongArguments("arguments", f"{error}", self._hint(kwargs)) from None
         if not bound.arguments:
             return None
         if self._keeps_order:
@@ -118,6 +118,14 @@ class Signature:
             else:
                 named[key] = value
         return {"k": named}
+
+    def _hint(self, kwargs: dict[str, Any]) -> str:
+        """Return what to write in a call that does not fit: an option of a call goes to `using`."""
+        name = getattr(self._function, "__name__", "task")
+        wrong = next((key for key in kwargs if key not in self.names), "")
+        if wrong in CALL_OPTIONS:
+            return f"An option of a call goes before it: {name}.using({wrong}=…).enqueue(…)"
+        return OTHER_OPTIONS.get(wrong, f"The signature is {name}{self._payload}")
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """Return the arguments of a call by parameter name; None if only `inspect` can bind or refuse them.

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 
 from mainspring.app.context import Context
 from mainspring.app.dependencies import resolve, resolve_blocking
+from mainspring.app.method_hints import TASK_METHODS, missing_attribute
+from mainspring.app.pending_call import PendingCall, coroutine_function
 from mainspring.app.result import ResultEncoder
 from mainspring.app.run_handle import RunHandle
 from mainspring.app.signature import Signature
@@ -27,6 +29,7 @@ from mainspring.model.events import RunScheduled
 from mainspring.model.gate import Gate
 from mainspring.model.ids import check_name, storable_text
 from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms
+from mainspring.model.option_hints import refuse_unknown_options
 from mainspring.model.policies import (
     RECOVERY,
     Priority,
@@ -134,16 +137,22 @@ class BaseTask(Generic[P, R]):
     # ── enqueueing ─────────────────────────────────────────────────────────
 
     @overload
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]: ...
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, RunHandle[R]]: ...
     @overload
-    async def enqueue(self, *args: Any, connection: Any, **kwargs: Any) -> RunHandle[R]: ...
-    async def enqueue(self, *args: Any, **kwargs: Any) -> RunHandle[R]:
+    def enqueue(self, *args: Any, connection: Any, **kwargs: Any) -> Coroutine[Any, Any, RunHandle[R]]: ...
+    @coroutine_function
+    def enqueue(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, RunHandle[R]]:
         """Store a run for a call of the function with these arguments, and return the run's handle.
 
         With `connection`, a database connection, the run is part of the transaction that is open on it: the run exists
         if and only if the transaction commits. Raises: WrongArguments, before anything is stored; InvalidInput if the
-        store cannot join a transaction; StoreError.
+        store cannot join a transaction; StoreError. Await the call: if it is thrown away, an ERROR in the log says so.
         """
+        call: Any = PendingCall(self._enqueue(args, kwargs), self.name, "enqueue")
+        return call  # type: ignore[no-any-return]  # it is registered as a coroutine
+
+    async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RunHandle[R]:
+        """Store a run for a call of the function with these arguments, and return the run's handle."""
         connection = self.connection_of(kwargs)
         new = self.new_run(args, kwargs)
         if connection is not None:
@@ -177,9 +186,10 @@ class BaseTask(Generic[P, R]):
         stored = self._host.enqueue_blocking(self.new_run(args, kwargs))
         return None if stored is None else RunHandle(stored[0].id, self._host, self.signature.result, created=stored[1])
 
-    async def enqueue_many(
+    @coroutine_function
+    def enqueue_many(
         self, items: Iterable[tuple[Any, ...] | dict[str, Any]], *, connection: Any = None
-    ) -> list[RunHandle[R]]:
+    ) -> Coroutine[Any, Any, list[RunHandle[R]]]:
         """Store a run for each item, up to a thousand in one commit, and return the handles in the order of the items.
 
         Each item is a tuple of arguments, or a dictionary of named ones. If one does not fit, WrongArguments is raised
@@ -187,6 +197,13 @@ class BaseTask(Generic[P, R]):
         `using(unique=…)` all items have the same key: while the run of the first is open, the others store nothing and
         get a handle of that run.
         """
+        call: Any = PendingCall(self._enqueue_many(items, connection), self.name, "enqueue_many")
+        return call  # type: ignore[no-any-return]  # it is registered as a coroutine
+
+    async def _enqueue_many(
+        self, items: Iterable[tuple[Any, ...] | dict[str, Any]], connection: Any
+    ) -> list[RunHandle[R]]:
+        """Store a run for each item and return the handles in the order of the items."""
         bodies = self._bodies(items)
         host, decode = self._host, self.signature.result
         connection = self._call_options.connection if connection is None else connection
@@ -227,6 +244,13 @@ class BaseTask(Generic[P, R]):
         """`enqueue` and `enqueue_many` as blocking methods, for code without an event loop: `send.sync.enqueue(…)`."""
         return SyncTask(self, self._host)
 
+    if not TYPE_CHECKING:  # for type checkers an unknown name is an error
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError, with what to write for a method of another queue, such as `delay`."""
+            raise missing_attribute(self, name, TASK_METHODS, self.__dict__.get("name", ""))
+
+    @refuse_unknown_options("using(…)")
     def using(
         self,
         *,

@@ -11,6 +11,7 @@ from msgspec import Struct
 from mainspring.model.errors import InvalidInput, suggest_nearest
 from mainspring.model.http import HttpTarget
 from mainspring.model.instant import Duration, Ms, duration_ms
+from mainspring.model.option_hints import refuse_unknown_options
 
 #: What becomes of missed fires: no run, one run for all of them, or one run for each.
 Missed = Literal["skip", "catch_up_once", "replay_all"]
@@ -114,6 +115,7 @@ class FilteredRetry(RetryPolicy, frozen=True, omit_defaults=True):
         return RetryPolicy(**{name: getattr(self, name) for name in RetryPolicy.__struct_fields__})
 
 
+@refuse_unknown_options("Retry(…)")
 def Retry(  # noqa: N802 - it reads as the value it makes
     max_attempts: int = 3,
     backoff: Backoff = "exponential",

@@ -11,10 +11,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.model.errors import InvalidInput, suggest_nearest
+from mainspring.model.errors import InvalidInput
 from mainspring.model.http import HttpTarget
 from mainspring.model.ids import body_id, check_name
 from mainspring.model.instant import Duration, Ms, duration_ms, instant_ms, load_zone, to_datetime
+from mainspring.model.option_hints import suggest_option
 from mainspring.model.policies import (
     MISSED,
     ON_EXHAUSTED,
@@ -115,16 +116,6 @@ class WhenAndHow(TriggerOptions, PolicyOptions, total=False):
 TRIGGER_OPTIONS = tuple(name for name in TriggerOptions.__annotations__ if name != "first")
 SCHEDULE_OPTIONS = tuple(WhenAndHow.__annotations__)
 
-#: Option names of other schedulers → the option of Mainspring with that meaning, for hints in errors.
-SYNONYMS = {
-    "timezone": "tz",
-    "zone": "tz",
-    "seconds": "every",
-    "interval": "every",
-    "retries": "retry",
-    "coalesce": "missed",
-}
-
 
 class SpecTarget(Struct, frozen=True, gc=False):
     """What the runs of a schedule execute: a task with its payload, or the built-in call of an HTTP agent."""
@@ -201,11 +192,6 @@ def check_options(options: Mapping[str, Any]) -> None:
     wrong = next((key for key in options if key not in SCHEDULE_OPTIONS), None)
     if wrong is not None:
         raise InvalidInput(wrong, "is not an option of a schedule", suggest_option(wrong, SCHEDULE_OPTIONS))
-
-
-def suggest_option(wrong: str, options: Iterable[str]) -> str:
-    """Return a hint for an error text: the option that `wrong` resembles or is a synonym of; "" if there is none."""
-    return f"Did you mean {SYNONYMS[wrong]!r}?" if wrong in SYNONYMS else suggest_nearest(wrong, sorted(options))
 
 
 def digest_of(spec: ScheduleSpec) -> str:

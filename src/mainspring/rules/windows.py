@@ -65,22 +65,32 @@ def _parse_segment(value: str | tuple[time, time]) -> Segment:
         first, dash, last = value.partition("-")
         if not dash:
             raise InvalidInput("window.segments", f"{value!r} is not a segment", 'Write for example "09:00-17:30"')
-        start, end = _parse_time(first), _parse_time(last)
-    else:
+        start, end = _parse_time(first, value), _parse_time(last, value)
+    elif isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, time) for one in value):
         start, end = (t.hour * 3600 + t.minute * 60 + t.second for t in value)
+    else:
+        fix = 'Write for example "09:00-17:30", or (time(9), time(17, 30))'
+        raise InvalidInput("window.segments", f"{value!r} is not a segment", fix)
     if start == end:
         raise InvalidInput("window.segments", f"{value!r} is empty", "Write 00:00-24:00 for the whole day")
     return Segment(start, end)
 
 
-def _parse_time(text: str) -> int:
-    """Return the seconds from midnight to the time of day in a text such as "09:00" or "24:00"."""
+def _parse_time(text: str, segment: str) -> int:
+    """Return the seconds from midnight to the time of day in a text such as "09:00" or "24:00".
+
+    `segment` is the text of which `text` is a part, for the error.
+    """
     if text.strip() in ("24:00", "24:00:00"):
         return DAY_SECONDS
     try:
         parsed = time.fromisoformat(text.strip())
     except ValueError:
-        raise InvalidInput("window.segments", f"{text!r} is not a time of day", 'Write for example "09:00"') from None
+        raise InvalidInput(
+            "window.segments",
+            f"{text!r} in {segment!r} is not a time of day",
+            'Write hours and minutes, for example "09:00-17:30"',
+        ) from None
     return parsed.hour * 3600 + parsed.minute * 60 + parsed.second
 
 
