@@ -76,6 +76,14 @@ SERVICE_MUTANTS: tuple[Mutant, ...] = (
         ("tests/server/test_client_address.py::test_the_limit_is_judged_before_the_store_is_asked_for_a_key",),
     ),
     Mutant(
+        "tokens-by-signing-secret",
+        "the signing secret, which agents know, makes callback tokens",
+        S + "agents/vault.py",
+        "        if began_at is None or began_at >= since + OLD_TOKENS_MS:",
+        "        if began_at is not None and began_at >= since + 99 * OLD_TOKENS_MS:",
+        ("tests/agents/test_callback_tokens.py::test_the_signing_secret_makes_no_callback_token",),
+    ),
+    Mutant(
         "read-keys-write",
         "a key that may only read may also write",
         S + "server/access.py",

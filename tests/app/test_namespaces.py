@@ -15,6 +15,7 @@ import pytest
 from mainspring import Event, Http, Mainspring, RunScheduled, Schedule, UnknownRun, UnknownSchedule
 from mainspring.agents.signing import callback_token
 from mainspring.api.app import build
+from mainspring.app.internals import host_of
 from mainspring.model.ids import is_id
 
 Apps = tuple[Mainspring, Mainspring]
@@ -175,8 +176,8 @@ async def test_a_callback_to_another_namespace_is_as_unknown_as_a_missing_run(ap
     a, b = apps
     await a.schedule("payroll", Http("http://127.0.0.1:9/"), cron="0 2 * * *")
     run = await a.trigger("payroll")
-    secret = await a.signing_secret("payroll")
-    token = callback_token(secret, run.id, 0, 4_000_000_000_000)
+    (key, _) = await host_of(a).call(lambda runtime: runtime.vault.callback_key())
+    token = callback_token(key, run.id, 0, 4_000_000_000_000)
     missing = "01a1f601-0000-7000-8000-000000000000"
     for app, run_id, status in ((b, run.id, 404), (b, missing, 404), (a, run.id, 409)):
         async with httpx.AsyncClient(transport=httpx.ASGITransport(build(app)), base_url="http://127.0.0.1") as client:

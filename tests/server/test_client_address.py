@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mainspring import Http, Mainspring
 from mainspring.agents.signing import callback_token
+from mainspring.app.internals import host_of
 from mainspring.backends.memory.store import MemoryStore
 from mainspring.config.settings import LimitSettings, ServerSettings, ServeSettings
 from mainspring.ports.store import KeyValues
@@ -93,7 +94,8 @@ async def test_a_stranger_cannot_starve_the_heartbeats_of_agents() -> None:
     one = Service(requests_per_second=0.001, burst=5)
     await one.ms.schedule("call", Http("http://127.0.0.1:9/"), every="1h")
     run = await one.ms.trigger("call")
-    token = callback_token(await one.ms.signing_secret("call"), run.id, 0, 4_000_000_000_000)
+    (key, _) = await host_of(one.ms).call(lambda runtime: runtime.vault.callback_key())
+    token = callback_token(key, run.id, 0, 4_000_000_000_000)
     path = f"/api/callbacks/{run.id}/heartbeat"
     strange = [await one.ask(path, f"0.4000000000000.{number:064x}", method="POST") for number in range(20)]
     assert (strange[0], strange[-1]) == (401, 429)

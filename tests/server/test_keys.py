@@ -19,6 +19,7 @@ from mainspring.model.errors import InvalidInput
 from mainspring.model.keyvalue import API_KEY_KIND, IDEMPOTENCY_KIND, KeyValue
 from mainspring.ports.store import KeyValues, Store
 from mainspring.server.http import HttpService
+from mainspring.server.serve import has_keys_in_clear
 from mainspring.service.api_keys import create_key, list_keys, revoke_key
 from tests.server.serving_support import bearer, cli, make_key, serving
 
@@ -217,3 +218,43 @@ async def test_a_request_without_a_key_has_the_actor_api() -> None:
     await one.ask("POST", "/api/schedules/a/pause")
     assert {event.actor for event in await one.ms.events()} == {"api"}
     await one.ms.close()
+
+
+# ── without keys, and keys in clear ─────────────────────────────────────────
+
+
+async def test_every_answer_of_a_service_without_keys_has_a_header() -> None:
+    """Before, nothing in an answer told that a service on loopback served strangers behind a proxy."""
+    open_one = Service(MemoryStore(), "default", ServeSettings(server=ServerSettings(insecure_no_auth=True)))
+    closed = Service(MemoryStore(), "default")
+    for path in ("/api/schedules", "/health", "/api/schedules/none"):
+        answer = await open_one.ask("GET", path, headers={"X-Forwarded-For": "203.0.113.1"})
+        assert answer.headers["x-mainspring-auth"] == "none"
+        assert "x-mainspring-auth" not in (await closed.ask("GET", path)).headers
+    for one in (open_one, closed):
+        await one.ms.close()
+
+
+def test_a_service_without_keys_reminds_also_on_loopback(tmp_path: Path) -> None:
+    with serving(tmp_path, "--insecure-no-auth") as one:
+        one.line("INSECURE: any caller that reaches")
+
+
+@pytest.mark.parametrize(
+    ("server", "clear"),
+    [
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "0.0.0.0", "public_url": "http://cron.example"}, True),
+        ({"host": "0.0.0.0", "public_url": "https://cron.example"}, False),
+        ({"host": "0.0.0.0", "trusted_proxies": ("10.0.0.1/32",)}, False),
+        ({"host": "127.0.0.1"}, False),
+    ],
+)
+def test_keys_that_travel_in_clear_are_found(server: dict[str, Any], clear: bool) -> None:
+    assert has_keys_in_clear(ServerSettings(**server)) is clear
+
+
+def test_the_start_warns_of_keys_in_clear(tmp_path: Path) -> None:
+    make_key(tmp_path)
+    with serving(tmp_path, "--host", "0.0.0.0") as one:
+        one.line("API keys and payloads travel unencrypted to http://localhost:")

@@ -151,8 +151,8 @@ class Callbacks:
         if not found or found[0].schedule_id is None:
             raise UnknownRun(f"no run has the id {run_id!r:.60}")
         run = found[0]
-        secrets = await self._vault.secrets(run.schedule_id or "")
-        epoch = read_token(token, secrets, run_id, self._clock.now())
+        keys = await self._vault.token_keys(run.schedule_id or "", run.started_at)
+        epoch = read_token(token, keys, run_id, self._clock.now())
         if epoch is None:
             raise CallbackDenied
         if epoch != run.epoch:

@@ -86,20 +86,22 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> 
     return any(hmac.compare_digest(one, expected) for one in signatures.split(" "))
 
 
-def callback_token(secret: str, run_id: str, epoch: int, expires: Ms) -> str:
-    """Return the token for the callbacks of one attempt, identified by run and epoch. It is valid until `expires`."""
-    return f"{epoch}.{expires}.{_token_mac(secret, run_id, epoch, expires)}"
+def callback_token(key: str, run_id: str, epoch: int, expires: Ms) -> str:
+    """Return the token for the callbacks of one attempt, identified by run and epoch. It is valid until `expires`.
+
+    `key` has the form of a signing secret. It is no schedule's, because agents know those.
+    """
+    return f"{epoch}.{expires}.{_token_mac(key, run_id, epoch, expires)}"
 
 
-def read_token(token: str, secrets_in_force: Sequence[str], run_id: str, now: Ms) -> int | None:
+def read_token(token: str, keys: Sequence[str], run_id: str, now: Ms) -> int | None:
     """Return the epoch in a callback token; None if the token is forged, belongs to another run, or has expired."""
     epoch, _, rest = token.partition(".")
     expires, _, mac = rest.partition(".")
     if not (epoch.isascii() and epoch.isdigit() and expires.isascii() and expires.isdigit() and len(token) < 200):
         return None
     right = any(
-        hmac.compare_digest(_token_mac(one, run_id, int(epoch), int(expires)).encode(), mac.encode())
-        for one in secrets_in_force
+        hmac.compare_digest(_token_mac(one, run_id, int(epoch), int(expires)).encode(), mac.encode()) for one in keys
     )
     return int(epoch) if right and now < int(expires) else None
 

@@ -25,6 +25,13 @@ MAX_CACHED_ENTRIES = 10_000
 REFERENCE_KEY_ID = "references"
 
 
+#: Id of the key-value entry with the key of callback tokens. No user sees it, so that only a service makes tokens.
+CALLBACK_KEY_ID = "callbacks"
+#: Earlier versions made tokens with the signing secret. They are accepted for attempts that began until this long after
+#: the store got its callback key: instances of an earlier version may run beside those of this one.
+OLD_TOKENS_MS: Ms = 3_600_000
+
+
 class Secret(Struct, frozen=True, omit_defaults=True):
     """One signing secret. `until`: when it stops signing, because it was rotated; None: it is the newest."""
 
@@ -43,10 +50,14 @@ class Signing(Struct, frozen=True, omit_defaults=True):
 
 
 class CallSecrets(Struct, frozen=True):
-    """Header values of a call (None if they are stored no longer), and the secrets that sign it, newest first."""
+    """Header values of a call (None if they are stored no longer), and the secrets that sign it, newest first.
+
+    `callback_key` makes the token for its callbacks; "": the agent cannot call back.
+    """
 
     headers: Mapping[str, str] | None
     secrets: tuple[str, ...]
+    callback_key: str = ""
 
     def __repr__(self) -> str:
         return "CallSecrets(…)"
@@ -62,6 +73,8 @@ class Vault:
         self._store = store
         self._now = now
         self._key: bytes | None = None
+        #: Key of callback tokens, and when the store got it.
+        self._callback_key: tuple[str, Ms] | None = None
         #: Reference → header values.
         self._headers: dict[str, dict[str, str]] = {}
         #: Schedule id → when the store was read, and the secrets.
@@ -108,9 +121,14 @@ class Vault:
         headers = {} if ref is None else self._headers.get(ref)
         read_at, signing = self._signing.get(schedule_id, (0, None))
         now = self._now()
-        if headers is None or signing is None or not now - SECRET_CACHE_MS <= read_at <= now:
+        if (
+            headers is None
+            or signing is None
+            or self._callback_key is None
+            or not now - SECRET_CACHE_MS <= read_at <= now
+        ):
             return None
-        return CallSecrets(headers, _in_force(signing, now))
+        return CallSecrets(headers, _in_force(signing, now), self._callback_key[0])
 
     async def load(self, ref: str | None, schedule_id: str) -> CallSecrets:
         """Return the header values and signing secrets of a call, from the store unless they are cached.
@@ -118,7 +136,8 @@ class Vault:
         `ref` is the reference that `store_headers` returned; None: the schedule has no headers. If the schedule has no
         secret, one is made and stored.
         """
-        return CallSecrets(await self.headers(ref), await self.secrets(schedule_id))
+        key, _ = await self.callback_key()
+        return CallSecrets(await self.headers(ref), await self.secrets(schedule_id), key)
 
     async def retire(self, *, ref: str | None = None, schedule_id: str | None = None) -> None:
         """Have the header values of `ref` and the signing secrets of `schedule_id` expire after `RETIRED_TTL_MS`.
@@ -138,6 +157,25 @@ class Vault:
             await self._store.put([made])
             self._key = (await self._store.find(KeyValues(kind=SIGNING_KIND, ids=(REFERENCE_KEY_ID,))))[0].data.encode()
         return self._key
+
+    async def callback_key(self) -> tuple[str, Ms]:
+        """Return the key of callback tokens, and when the store got it. The first call on a store makes the key."""
+        if self._callback_key is None:
+            made = KeyValue(kind=SIGNING_KIND, id=CALLBACK_KEY_ID, data=_new_secret())
+            await self._store.put([made])
+            (found,) = await self._store.find(KeyValues(kind=SIGNING_KIND, ids=(CALLBACK_KEY_ID,)))
+            self._callback_key = found.data, found.created_at
+        return self._callback_key
+
+    async def token_keys(self, schedule_id: str, began_at: Ms | None) -> tuple[str, ...]:
+        """Return the keys that may have made the callback token of an attempt of a schedule which began at `began_at`.
+
+        These are the callback key, and for attempts that an earlier version began, the signing secrets.
+        """
+        key, since = await self.callback_key()
+        if began_at is None or began_at >= since + OLD_TOKENS_MS:
+            return (key,)
+        return (key, *await self.secrets(schedule_id))
 
     # ── signing secrets ────────────────────────────────────────────────────
 
@@ -171,11 +209,12 @@ class Vault:
     async def rotate(self, schedule_id: str, overlap: Ms = ROTATION_OVERLAP_MS) -> str:
         """Make, store and return a new secret of a schedule. For `overlap` ms, its former secret signs calls, too.
 
+        0: the former secrets end at once; other instances may sign with them for `SECRET_CACHE_MS`.
         The new secret counts as shown, because the caller returns it to the user.
         """
         until = self._now() + overlap
         old = (await self._read(schedule_id)).secrets
-        kept = tuple(Secret(one.secret, until if one.until is None else one.until) for one in old[:1])
+        kept = tuple(Secret(one.secret, until if one.until is None else one.until) for one in old[:1] if overlap)
         fresh = _new_secret()
         await self._write(schedule_id, Signing((Secret(fresh), *kept), shown=True))
         return fresh

@@ -189,7 +189,7 @@ def _parse_trigger(full_name: str, given: ScheduleUpdate, old: ScheduleSpec | No
         return options
     match kind:
         case "delay_ms":
-            return {**options, "delay": _parse_duration(given.delay_ms)}
+            return {**options, "delay": parse_duration(given.delay_ms)}
         case "cron_expression":
             return {**options, "trigger": _parse_cron(given, before, full_name, tz)}
         case "interval_ms":
@@ -227,7 +227,7 @@ def _parse_interval(given: ScheduleUpdate, old: TriggerSpec | None) -> Every:
     """Return the interval trigger of a request. An interval trigger `old` gives the fields that the request omits."""
     before = old if isinstance(old, EverySpec) else EverySpec(0)
     kept = timedelta(milliseconds=before.interval)
-    interval = kept if given.interval_ms is UNSET else _parse_duration(given.interval_ms)
+    interval = kept if given.interval_ms is UNSET else parse_duration(given.interval_ms)
     anchor = None if before.anchor is None else to_datetime(before.anchor)
     if given.anchor is not UNSET:
         anchor = _parse_instant(given.anchor, "anchor")
@@ -389,7 +389,7 @@ def _parse_policies(given: ScheduleUpdate) -> dict[str, Any]:
     for field, option in _DURATION_OPTIONS.items():
         value = getattr(given, field)
         if value is not UNSET:
-            options[option] = None if value is None else _parse_duration(value)
+            options[option] = None if value is None else parse_duration(value)
     for field, option in _INSTANT_OPTIONS.items():
         value = getattr(given, field)
         if value is not UNSET:
@@ -433,10 +433,10 @@ def amend_retry(base: RetryPolicy, body: RetryBody) -> RetryPolicy:
     return Retry(
         max_attempts=_or_default(body.max_attempts, base.max_attempts),
         backoff=backoff,
-        initial=_parse_duration(_or_default(body.initial_delay_ms, base.initial)),
+        initial=parse_duration(_or_default(body.initial_delay_ms, base.initial)),
         base=base.base if linear else _or_default(body.backoff_multiplier, base.base),
         multiplier=_or_default(body.backoff_multiplier, base.multiplier) if linear else base.multiplier,
-        max_delay=_parse_duration(_or_default(body.max_delay_ms, base.max_delay)),
+        max_delay=parse_duration(_or_default(body.max_delay_ms, base.max_delay)),
         jitter=_or_default(body.jitter, base.jitter),
     )
 
@@ -479,7 +479,7 @@ def _or_default(value: Any, default: Any) -> Any:
     return default if value is UNSET else value
 
 
-def _parse_duration(value: DurationMs | Any) -> timedelta | str:
+def parse_duration(value: DurationMs | Any) -> timedelta | str:
     return timedelta(milliseconds=value) if isinstance(value, int) else str(value)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from mainspring.agents.vault import ROTATION_OVERLAP_MS
 from mainspring.model.http import Method
 from mainspring.model.policies import Backoff, Missed, OnExhausted, Overlap, PriorityName, Recovery
 from mainspring.model.trigger import First, Fold, Gap
@@ -134,6 +135,12 @@ class PauseBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True
     until: Instant | None = None
 
 
+class RotateBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """How long calls are signed with the old secret as well; 0 ends it at once."""
+
+    overlap_ms: DurationMs = ROTATION_OVERLAP_MS
+
+
 class TriggerBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Payload for one execution, in place of the schedule's payload."""
 
@@ -147,7 +154,7 @@ class CancelBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=Tru
 
 
 class EmptyBody(Struct, forbid_unknown_fields=True):
-    """Body of an action that takes no fields (resume, rotate-secret, retry): an empty object, or no body."""
+    """Body of an action that takes no fields (resume, retry): an empty object, or no body."""
 
 
 class ProgressBody(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -209,14 +209,14 @@ class HttpClient:
     ) -> str | None:
         """Add the headers with the URL and the token for callbacks, and return the token.
 
-        If this instance has no public URL or the schedule no secret, the agent cannot call back: add nothing and return
+        If this instance has no public URL or no key for tokens, the agent cannot call back: add nothing and return
         None. `now` is the time from which the token's life counts.
         """
-        if not self._settings.public_url or not secrets.secrets:
+        if not self._settings.public_url or not secrets.callback_key:
             return None
         run = attempt.run
         deadline = now + (attempt.timeout or 0) + target.within
-        token = callback_token(secrets.secrets[0], run.id, run.epoch, deadline)
+        token = callback_token(secrets.callback_key, run.id, run.epoch, deadline)
         headers["X-Callback-Url"] = f"{self._settings.public_url.rstrip('/')}/api/callbacks/{run.id}"
         headers["X-Callback-Token"] = token
         return token

@@ -65,6 +65,8 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 #: A Host header: an IPv6 address in brackets, or a name or IPv4 address; then perhaps a port.
 _HOST_HEADER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(?::(\d{1,5}))?")
 _ANSWER_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cross-origin-resource-policy", b"same-origin"))
+#: The headers of every answer while no caller needs a key, so that a client can notice it.
+_NO_AUTH_HEADERS = (*_ANSWER_HEADERS, (b"x-mainspring-auth", b"none"))
 #: Status of a refusal → `title` of its problem document.
 _TITLES = {
     400: "The request is not valid",
@@ -132,7 +134,7 @@ class Access:
             return  # web sockets are not served
         state = scope.setdefault("state", {})
         headers = _headers(scope)
-        send = _guard_answers(send)
+        send = _guard_answers(send, _NO_AUTH_HEADERS if self.settings.server.insecure_no_auth else _ANSWER_HEADERS)
         state["request_id"] = _request_id(headers)
         client = scope.get("client")
         trusted = self.settings.server.trusted_proxies
@@ -384,13 +386,13 @@ def _opens_page(method: str, headers: Mapping[str, str]) -> bool:
     return shown and method in _SAFE_METHODS
 
 
-def _guard_answers(send: Send) -> Send:
-    """Return `send` with headers for every answer: browsers must not guess its type, nor give it to other sites."""
+def _guard_answers(send: Send, headers: tuple[tuple[bytes, bytes], ...]) -> Send:
+    """Return `send` with `headers` for every answer, such as that browsers must not give it to other sites."""
 
     async def send_guarded(message: Message) -> None:
         if message["type"] == "http.response.start":
             given = {name.lower() for name, _ in message["headers"]}
-            more = [(name, value) for name, value in _ANSWER_HEADERS if name not in given]
+            more = [(name, value) for name, value in headers if name not in given]
             message = {**message, "headers": [*message["headers"], *more]}
         await send(message)
 

@@ -22,7 +22,7 @@ from mainspring.config.program import agent_settings, configure_program
 from mainspring.config.redaction import redact_url
 from mainspring.config.reload import Reloader
 from mainspring.config.resolve import Resolved, Sources
-from mainspring.config.settings import ServeSettings
+from mainspring.config.settings import ServerSettings, ServeSettings
 from mainspring.model.errors import InvalidInput
 from mainspring.server.http import EmbeddedServer, HttpService, bind, make_server
 from mainspring.telemetry.log_format import set_level
@@ -31,6 +31,8 @@ log = logging.getLogger("mainspring")
 
 #: Interval of the warning that a service which other machines can reach needs no keys.
 INSECURE_WARNING_SECONDS = 60.0
+#: Interval of that warning on loopback, where a proxy may let other machines in.
+INSECURE_LOOPBACK_WARNING_SECONDS = 3_600.0
 
 
 def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
@@ -170,7 +172,13 @@ async def _until_stopped(
     stop = asyncio.Event()
     serving = asyncio.create_task(server.serve(sockets))
     background = [asyncio.create_task(reloader.watch(stop))]
-    if settings.server.insecure_no_auth and not settings.server.on_loopback:
+    if has_keys_in_clear(settings.server):
+        log.warning(
+            "API keys and payloads travel unencrypted to %s. Put a proxy with TLS before the service and set "
+            "server.public_url to its https:// URL",
+            settings.url,
+        )
+    if settings.server.insecure_no_auth:
         background.append(asyncio.create_task(_warn_insecure(settings)))
     try:
         await _wait_while_serving(server.listening.wait(), serving)
@@ -189,6 +197,16 @@ async def _until_stopped(
         for task in (serving, draining):
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
+
+
+def has_keys_in_clear(server: ServerSettings) -> bool:
+    """Return True if clients of other machines send their keys to the service itself, which has no TLS.
+
+    False if a proxy with TLS is configured: by a public URL with https, or as a trusted proxy.
+    """
+    if server.on_loopback or server.insecure_no_auth or server.trusted_proxies:
+        return False
+    return not (server.public_url or "").lower().startswith("https://")
 
 
 async def _wait_while_serving(wait: Coroutine[Any, Any, Any], serving: asyncio.Task[None]) -> None:
@@ -230,14 +248,15 @@ def notify_systemd(message: str) -> None:
 
 
 async def _warn_insecure(settings: ServeSettings) -> None:
-    """Warn in the log every `INSECURE_WARNING_SECONDS` that the service needs no keys, until cancelled."""
+    """Warn in the log again and again that the service needs no keys, until cancelled; on loopback less often."""
+    pause = INSECURE_LOOPBACK_WARNING_SECONDS if settings.server.on_loopback else INSECURE_WARNING_SECONDS
     while True:
         log.warning(
             "INSECURE: any caller that reaches %s can do anything (--insecure-no-auth). "
             "Make a key with `mainspring key create` and leave the option out",
             settings.url,
         )
-        await asyncio.sleep(INSECURE_WARNING_SECONDS)
+        await asyncio.sleep(pause)
 
 
 __all__ = ["make_app", "run"]

@@ -86,8 +86,8 @@ async def status_page(request: Request) -> Response:
 
 
 def _insecure(settings: ServeSettings | None) -> str:
-    """Return an HTML warning if other machines can reach the service without an API key; else ""."""
-    if settings is None or not settings.server.insecure_no_auth or settings.server.on_loopback:
+    """Return an HTML warning if the service needs no API key by `insecure_no_auth`; else ""."""
+    if settings is None or not settings.server.insecure_no_auth:
         return ""
     return "<p role=alert class=bad>Any caller that reaches this address can do anything: it runs without keys.</p>"
 

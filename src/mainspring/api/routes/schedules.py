@@ -15,6 +15,7 @@ from mainspring.api.actions import run_action
 from mainspring.api.callers import actor_of
 from mainspring.api.context import Api, api_of, cut_page, json_response, page_response
 from mainspring.api.idempotency import with_idempotency_key
+from mainspring.api.long_durations import refuse_long_durations
 from mainspring.api.parsing import convert_object, parse_json_object, parse_query
 from mainspring.api.problems import Refused
 from mainspring.api.put_diff import changed_fields, check_read_only
@@ -24,6 +25,7 @@ from mainspring.api.schedule_input import (
     default_retry,
     exact_payload,
     http_body,
+    parse_duration,
     parse_schedule,
     task_body,
 )
@@ -32,6 +34,7 @@ from mainspring.api.schemas import (
     EmptyBody,
     NoQuery,
     PauseBody,
+    RotateBody,
     ScheduleCreate,
     ScheduleQuery,
     ScheduleUpdate,
@@ -205,22 +208,26 @@ async def use_code(request: Request) -> Response:
         schedule = await find_schedule(api, request.path_params["id"])
         if not schedule.app:
             raise Refused(409, "conflict", "No program declares the schedule, so there is no definition in code")
-        row = await api.host.call(lambda runtime: runtime.commands.use_code(schedule))
+        actor = actor_of(request)
+        row = await api.host.call(lambda runtime: runtime.commands.acting_as(actor).use_code(schedule))
         return json_response((await _views(api, [row]))[0], headers=_etag(row))
 
     return await run_action(request, EmptyBody, action)
 
 
 async def rotate_secret(request: Request) -> Response:
-    """Make a new signing secret and show it once. For a day, calls are signed with the old secret as well."""
+    """Make a new signing secret and show it once. For `overlapMs`, calls are signed with the old secret as well."""
 
-    async def action(api: Api, _: EmptyBody) -> Response:
+    async def action(api: Api, body: RotateBody) -> Response:
+        refuse_long_durations(body)
         schedule = await find_schedule(api, request.path_params["id"])
         if schedule.spec.task != HTTP_TASK:
             raise Refused(409, "conflict", "The schedule calls no HTTP agent; only calls to agents are signed")
-        return json_response(SecretView(signing_secret=await api.ms.rotate_secret(schedule.id)))
+        return json_response(
+            SecretView(signing_secret=await api.ms.rotate_secret(schedule.id, overlap=parse_duration(body.overlap_ms)))
+        )
 
-    return await run_action(request, EmptyBody, action)
+    return await run_action(request, RotateBody, action)
 
 
 # ── shared by the routes ─────────────────────────────────────────────────────────
