@@ -226,8 +226,8 @@ class EngineHost:
 
     @property
     def runtime(self) -> Runtime | None:
-        """The runtime while the store is open, else None."""
-        return self._runtime
+        """The runtime while the store is open in this process, else None; in a forked child, not that of its parent."""
+        return self._runtime if self._runtime_pid == os.getpid() else None
 
     def _direct_runtime(self) -> Runtime | None:
         """Return the runtime if it is open in this process and threads of callers may write to its store, else None."""

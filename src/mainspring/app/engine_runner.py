@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 from collections.abc import AsyncIterator, Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 from mainspring.app.engine_host import EngineHost
 from mainspring.app.registry import Registry
-from mainspring.app.shutdown import Stopper
+from mainspring.app.shutdown import Stopper, describe_wait
+from mainspring.engine.work.watchdog import OWN_LOOP_ADVICE
 from mainspring.model.errors import RunsAlready
 from mainspring.model.policies import ROLES, Role, check_choice
 from mainspring.runtime.engine_thread import SameLoop
 from mainspring.runtime.idle import until_idle as wait_until_idle
 from mainspring.runtime.runtime import Runtime
 from mainspring.service.declarations import Program
+
+T = TypeVar("T")
+
+log = logging.getLogger("mainspring.engine")
 
 
 class EngineRunner:
@@ -30,12 +36,22 @@ class EngineRunner:
         self._host = host
         self._registry = registry
         self._on_drift: Literal["keep", "code"] = on_drift
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the state before the first start. A forked child needs this: its parent runs the engine."""
         #: Receives requests to stop while `run` is under way; None at other times.
         self.stopper: Stopper | None = None
         self._sharers = 0
         self._share_lock = asyncio.Lock()
         self._started_for_sharers = False
         self._aborting: asyncio.Task[None] | None = None
+        self._host.bus.forget_loop()
+
+    @property
+    def is_managed(self) -> bool:
+        """True if the environment (a test kit) starts and stops the engine itself."""
+        return self._host.is_engine_managed
 
     @property
     def is_running(self) -> bool:
@@ -43,32 +59,45 @@ class EngineRunner:
         runtime = self._host.runtime
         return runtime is not None and runtime.worker is not None
 
-    async def run(self, *, until_idle: bool, signals: bool, role: Role) -> None:
+    async def run(
+        self,
+        *,
+        until_idle: bool,
+        signals: bool,
+        role: Role,
+        by_ctrl_c: bool = False,
+        on_start: Callable[[], object] = lambda: None,
+    ) -> None:
         """Run the engine until a stop is requested or, with `until_idle`, until nothing is due; then close the store.
 
         With `signals`, the first SIGTERM or SIGINT lets running runs end, and the second hands them back to the store
-        at once. Role "worker" stores and plans no schedules; role "planner" claims no runs. Raises: RunsAlready if this
-        app's engine runs; InvalidInput for an unknown role.
+        at once. Role "worker" stores and plans no schedules; role "planner" claims no runs. `by_ctrl_c`: the caller
+        requests a stop at Ctrl-C. `on_start` is called once the engine runs. Raises: RunsAlready if this app's engine
+        runs; InvalidInput for an unknown role.
         """
         check_choice(role, ROLES, field="role")
-        stopper = Stopper()
+        if self.stopper is not None:
+            raise RunsAlready
+        stopper = Stopper(by_ctrl_c=signals or by_ctrl_c)
         self.stopper = stopper
-        stopper.call_in_signal_handler(self.stop_claiming)
-        with stopper.on_signals(signal.SIGTERM, signal.SIGINT) if signals else contextlib.nullcontext():
-            await stopper.first_of(self._open())
-            if stopper.requests:  # a stop was requested while the process waited for a server that does not answer
-                self.stopper = None
-                await self._host.close()
-                return
-            await self.start(role)
-            try:
-                if until_idle:
-                    await stopper.first_of(self._host.call(wait_until_idle))
-                else:
-                    await stopper.wait()
-            finally:
-                await self.stop(stopper)
-                self.stopper = None
+        try:
+            stopper.call_in_signal_handler(self.stop_claiming)
+            with stopper.on_signals(signal.SIGTERM, signal.SIGINT) if signals else contextlib.nullcontext():
+                await stopper.first_of(self._open())
+                if stopper.requests:  # a stop was requested while the process waited for a server that does not answer
+                    await self._host.close()
+                    return
+                await self.start(role)
+                try:
+                    on_start()
+                    if until_idle:
+                        await stopper.first_of(self._host.call(wait_until_idle))
+                    else:
+                        await stopper.wait()
+                finally:
+                    await self.stop(stopper)
+        finally:
+            self.stopper = None
 
     async def _open(self) -> None:
         await self._host.open_runtime()
@@ -103,11 +132,17 @@ class EngineRunner:
             raise
 
     @contextlib.asynccontextmanager
-    async def run_in_block(self) -> AsyncIterator[None]:
-        """Run the engine while the block runs other code on this loop; then let runs end, and close the store."""
+    async def run_in_block(self, value: T) -> AsyncIterator[T]:
+        """Run the engine while the block runs other code on this loop; then let runs end, and close the store.
+
+        Yield `value`.
+        """
         await self.start()
         try:
-            yield
+            yield value
+        except GeneratorExit:  # the loop ends, or the context manager was dropped
+            log.warning("the event loop ended while the engine ran, so the engine stops. %s", OWN_LOOP_ADVICE)
+            raise
         finally:
             await self.stop(Stopper())
 
@@ -118,7 +153,7 @@ class EngineRunner:
         them back at once. Return when subscribers have handled the events that are queued for them.
         """
         timeout = self._host.settings.shutdown_timeout / 1000
-        draining = asyncio.ensure_future(self._host.call(lambda runtime: runtime.stop(timeout)))
+        draining = asyncio.ensure_future(self._host.call(lambda runtime: self._stop_loops(runtime, timeout, stopper)))
         stopper.on_second(lambda: self._host.engine.post(self._abort))
         await draining
         await self._host.bus.settle()
@@ -133,6 +168,12 @@ class EngineRunner:
             return
         await self.drain(stopper)
         await self._host.close()
+
+    async def _stop_loops(self, runtime: Runtime, timeout: float, stopper: Stopper) -> None:
+        """Log which runs the stop waits for, and stop the engine's loops. Thread: engine loop."""
+        if names := runtime.workers.tasks_under_way:
+            log.warning("%s", describe_wait(names, timeout, by_ctrl_c=stopper.by_ctrl_c))
+        await runtime.stop(timeout)
 
     def _abort(self) -> None:
         """Hand every running attempt back to the store, in a task. Thread: engine loop."""
@@ -149,10 +190,14 @@ class EngineRunner:
         if self._host.runtime is not None:
             self._host.runtime.stop_claiming()
 
-    def request_stop(self) -> None:
-        """Tell `run`, if it is under way, to claim no more, let running runs end, and return. Thread: any."""
-        if self.stopper is not None:
-            self.stopper.request()
+    def request_stop(self, *, again: bool = True) -> None:
+        """Tell `run`, if it is under way, to claim no more, let running runs end, and return. Thread: any.
+
+        A second request hands running runs back at once. With `again` False, a second request changes nothing.
+        """
+        stopper = self.stopper
+        if stopper is not None:
+            stopper.request(again=again)
 
     @contextlib.asynccontextmanager
     async def sharing(self) -> AsyncIterator[Callable[[], bool]]:

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from msgspec import UNSET
 
+from mainspring.app.background_runner import BackgroundRunner
 from mainspring.app.blocking import runs_loop
 from mainspring.app.context import Context
 from mainspring.app.engine_host import EngineHost, HostEnvironment
@@ -32,7 +33,7 @@ from mainspring.app.schedule_view import Schedule
 from mainspring.app.sync import SyncDoor
 from mainspring.app.task import AsyncContextTask, AsyncTask, BaseTask, ContextTask, Task, TaskDecorator
 from mainspring.engine.leader import Leadership
-from mainspring.model.errors import SyncOnLoop
+from mainspring.model.errors import InvalidInput, SyncOnLoop
 from mainspring.model.events import Event
 from mainspring.model.health import Health
 from mainspring.model.http import AgentSettings, Http, HttpAgent, Method
@@ -126,6 +127,7 @@ class Mainspring:
         self.on_drift: Literal["keep", "code"] = on_drift
         self._registry = Registry(self, self._host)
         self._runner = EngineRunner(self._host, self._registry, on_drift)
+        self._background = BackgroundRunner(self._runner, threads)
         self._agents, self._locks, self._queries = HttpAgents(self._host), Locks(self._host), Queries(self._host)
         self._read_models = ReadModels(self._host)
 
@@ -466,9 +468,10 @@ class Mainspring:
     def on_event(
         self, event: type[Any] | tuple[type[Any], ...], handler: Callable[[Any], Any], *, everywhere: bool = False
     ) -> None:
-        """Call `handler`, plain or async, with events of these types that this process commits while its engine runs.
+        """Call `handler`, plain or async, with events of these types that this process commits from now on.
 
-        Each comes at most once. With `everywhere`: those that any instance in this namespace commits, in log order.
+        Each comes at most once. Events before the engine runs come at its start; of more than 1,000 the latest. With
+        `everywhere`: those that any instance in this namespace commits while the engine runs here, in log order.
         """
         self._host.subscribe(event if isinstance(event, tuple) else (event,), handler, everywhere=everywhere)
 
@@ -521,6 +524,33 @@ class Mainspring:
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(self.run_async(until_idle=until_idle, role=role))
 
+    @contextlib.contextmanager
+    def background(self, *, role: Role = "all") -> Iterator[Mainspring]:
+        """Run the engine on threads of its own while the block of a synchronous program runs; then let runs end.
+
+        Raises: RunsAlready if the engine runs in this process; InvalidInput if another program imports this block.
+        """
+        end_of_loading()
+        if os.environ.get(LOADING_VARIABLE):
+            fix = 'Put the block under `if __name__ == "__main__":`'
+            raise InvalidInput("background", "the program is only imported here, and the block would run", fix)
+        background = self.start_background(role=role)
+        try:
+            yield self
+        finally:
+            background.stop()
+
+    def start_background(self, *, role: Role = "all") -> BackgroundRunner:
+        """Start the engine on threads of its own, and return an object with `stop()`; at exit it stops by itself.
+
+        For Flask, Django, gunicorn and scripts. `role`: as for `run`. In a forked child the engine does not run, and
+        can be started. Start nothing if Mainspring itself imports the program: in a handlers' child process, or for
+        `mainspring run`. Raises: RunsAlready if the engine runs in this process; StoreError.
+        """
+        if not (os.environ.get(CHILD_VARIABLE) or os.environ.get(LOADING_VARIABLE)):
+            self._background.start(role)
+        return self._background
+
     async def run_async(self, *, until_idle: bool = False, signals: bool = True, role: Role = "all") -> None:
         """Run the engine on this loop. With `signals`, a SIGTERM or SIGINT lets runs end, a second hands them back."""
         await self._runner.run(until_idle=until_idle, signals=signals, role=role)
@@ -542,11 +572,9 @@ class Mainspring:
         """Let `run` or `run_async` claim no more, let runs end (for `shutdown_timeout`), and return. Thread: any."""
         self._runner.request_stop()
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[Mainspring]:
+    def running(self) -> contextlib.AbstractAsyncContextManager[Mainspring]:
         """Run the engine while the block runs other code on this loop; then let runs end, and close the store."""
-        async with self._runner.run_in_block():
-            yield self
+        return self._runner.run_in_block(self)
 
     @contextlib.asynccontextmanager
     async def sharing(self) -> AsyncIterator[Callable[[], bool]]:
@@ -559,7 +587,7 @@ class Mainspring:
 
     def lifespan(self) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
         """Return a lifespan that runs the engine while an ASGI app runs: `FastAPI(lifespan=ms.lifespan())`."""
-        return lambda _app: self._runner.run_in_block()
+        return lambda _app: self._runner.run_in_block(None)
 
     async def close(self) -> None:
         """Close the store, even while it is being opened, and end the engine's thread; the next call opens it again."""

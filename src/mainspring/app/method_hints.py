@@ -48,7 +48,7 @@ APP_METHODS = {
     "reschedule_job": 'write await ms.update("name", every=…)',
     "run_job": 'write await ms.trigger("name")',
     "shutdown": "call ms.stop() to end run(), or await ms.close() to close the store",
-    "start": "call ms.run(), or write async with ms.running():",
+    "start": "call ms.start_background() in a program without an event loop, or write async with ms.running():",
     "timezone": "read ms.tz",
 }
 

@@ -6,14 +6,33 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
+
+#: The most task names in the line that says what a stop waits for.
+MAX_NAMES_IN_WAIT = 5
+
+
+def describe_wait(tasks: Sequence[str], timeout: float, *, by_ctrl_c: bool) -> str:
+    """Return the line that says what a stop waits for: runs of these `tasks`, for at most `timeout` seconds.
+
+    `by_ctrl_c`: a second Ctrl-C ends the wait.
+    """
+    counts = Counter(tasks)
+    names = [name if count == 1 else f"{name} × {count}" for name, count in counts.most_common(MAX_NAMES_IN_WAIT)]
+    more = f" and {len(counts) - len(names)} more tasks" if len(counts) > len(names) else ""
+    runs = "1 run" if len(tasks) == 1 else f"{len(tasks)} runs"
+    hint = "; press Ctrl-C again to end now" if by_ctrl_c else ""
+    return f"stopping: waits up to {timeout:g} s for {runs} ({', '.join(names)}{more}){hint}"
 
 
 class Stopper:
     """Counts requests to stop, and lets tasks wait for the first. It belongs to the event loop on which it was made."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_ctrl_c: bool = False) -> None:
+        """`by_ctrl_c`: Ctrl-C requests a stop, and a second Ctrl-C the second request."""
+        self.by_ctrl_c = by_ctrl_c
         self._loop = asyncio.get_running_loop()
         self._first = asyncio.Event()
         self._second: Callable[[], object] | None = None
@@ -21,9 +40,15 @@ class Stopper:
         #: Number of requests so far.
         self.requests = 0
 
-    def request(self) -> None:
-        """Request a stop. Thread: any."""
-        self._loop.call_soon_threadsafe(self._count)
+    def request(self, *, again: bool = True) -> None:
+        """Request a stop. With `again` False, do nothing if a stop was requested before. Thread: any."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed: the stop is over
+            self._loop.call_soon_threadsafe(self._count if again else self._count_first)
+
+    def _count_first(self) -> None:
+        """Count a request if there was none before."""
+        if self.requests == 0:
+            self._count()
 
     def _count(self) -> None:
         """Count a request and end the waits. From the second request on, call the function of `on_second` each time."""

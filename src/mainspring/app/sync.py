@@ -25,6 +25,7 @@ from mainspring.ports.lock import LockKind
 from mainspring.rules.definition import WhenAndHow
 
 if TYPE_CHECKING:
+    from mainspring.app.background_runner import BackgroundRunner
     from mainspring.app.engine_host import EngineHost
     from mainspring.app.locks import SyncLock
     from mainspring.app.mainspring import Mainspring
@@ -367,6 +368,10 @@ class SyncDoor:
         "worker": store and plan no schedules, only run what others plan. Role "planner": plan, claim no runs.
         """
         self._run(self._app.run_async(until_idle=until_idle, signals=signals, role=role), "run_async")
+
+    def start(self, *, role: Role = "all") -> BackgroundRunner:
+        """Call `ms.start_background(role=role)`: start the engine beside this synchronous program, and return it."""
+        return self._app.start_background(role=role)
 
     def close(self) -> None:
         """Close the store and end the engine's thread; the next call starts both again."""

@@ -24,7 +24,7 @@ class MainspringError(Exception):
 
 
 class RunsAlready(MainspringError):
-    """this Mainspring runs already: one run(), running() or lifespan() at a time"""
+    """this Mainspring runs already: one run(), running(), lifespan() or background() at a time"""
 
 
 class InvalidInput(MainspringError, ValueError):

@@ -416,8 +416,10 @@ class Runtime:
         if self.worker is None or self._loop is None:
             return Health("stopped", warnings=warnings)
         one_call_each = [self.presence, *(loop for worker in self.workers for loop in (worker, worker.heart))]
-        broker = None if self.broker_link is None else self.broker_link.availability.trouble
-        return judge_loops(self._loops, one_call_each, broker, warnings, self._loop.time())
+        others = {"handlers": self.workers.handlers_trouble}
+        if self.broker_link is not None:
+            others["broker"] = self.broker_link.availability.trouble
+        return judge_loops(self._loops, one_call_each, others, warnings, self._loop.time())
 
     def metrics(self) -> dict[str, float]:
         """Return metric name → value; empty if the engine does not run. Counters end in `_total`. Thread: any."""

@@ -65,6 +65,7 @@ class WorkerSet:
         #: Logs lines about runs, also for the recorder and the settler.
         self.run_log = RunLog(store, clock.monotonic)
         self._handler_loop: asyncio.AbstractEventLoop | None = None
+        self._watchdog: Watchdog | None = None
         #: The workers whose claims may share a commit with changes.
         self.claims = SharedClaims()
         #: The worker that runs the program's handlers.
@@ -95,7 +96,7 @@ class WorkerSet:
         `publisher` receives the events of claims. `note` appends an event to the log soon.
         """
         self.executors = {}
-        self._handler_loop = handler_loop
+        self._handler_loop, self._watchdog = handler_loop, None
         self.worker = worker = Worker(
             "worker",
             self._store,
@@ -130,7 +131,7 @@ class WorkerSet:
         if handler_loop is not asyncio.get_running_loop():
             give_up = functools.partial(timeout_outcome, abandoned=True)
             report = functools.partial(log_time_limit, self.run_log.write)
-            on_loop = Watchdog(
+            on_loop = self._watchdog = Watchdog(
                 on_loop, handler_loop, self._clock, self._owner, note, give_up, report, worker, self.run_log
             )
         if inline:
@@ -248,6 +249,21 @@ class WorkerSet:
     def running(self) -> int:
         """Number of runs that the workers hold, including those that wait for a slot."""
         return sum(len(worker.running) for worker in self)
+
+    @property
+    def handlers_trouble(self) -> str | None:
+        """Why no handler can run on the handlers' loop any more; None if handlers can."""
+        return None if self._watchdog is None else self._watchdog.trouble
+
+    @property
+    def tasks_under_way(self) -> list[str]:
+        """Names of the tasks of the runs whose attempts have begun here, one name for each run."""
+        return [
+            held.attempt.run.task
+            for worker in self
+            for held in worker.running.values()
+            if held.execution.began_at is not None
+        ]
 
     @property
     def abandoned(self) -> int:

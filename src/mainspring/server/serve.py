@@ -102,7 +102,7 @@ async def _serve(
     signal also ends the wait for a store that does not answer.
     """
     settings = resolved.settings
-    stopper = Stopper()
+    stopper = Stopper(by_ctrl_c=True)
     reloader = Reloader(sources, resolved)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, reloader.reload)

@@ -286,6 +286,8 @@ class Silence:
         """As the worker."""
         self.closed = frozenset()
 
+    is_running, is_closed = staticmethod(lambda: True), staticmethod(lambda: False)  # as the handlers' loop
+
     def call_soon_threadsafe(self, call: Callable[..., None], *args: Any) -> None:
         self.posted.append(lambda: call(*args))
 

@@ -43,6 +43,8 @@ SELECT_CODES = frozenset(
     for cls in vars(selectors).values()
     if inspect.isclass(cls) and issubclass(cls, selectors.BaseSelector)
 )
+#: What a program should do whose event loop ends before the engine.
+OWN_LOOP_ADVICE = "In a synchronous program, write `with ms.background():` or call ms.start_background()"
 #: Parts of file names by which code of a library is recognised.
 LIBRARY_FOLDERS = (os.path.dirname(os.__file__), "site-packages")
 
@@ -104,6 +106,9 @@ class Watchdog:
         self._run_log = run_log or RunLog(None, clock.monotonic)
         #: True from the check that finds 100 ms of silence until the check that finds an answer.
         self.blocked = False
+        #: Why no handler can run on that loop; None if handlers can.
+        self.trouble: str | None = None
+        self._is_closed_reported = False
         #: Number of coroutines that did not stop after their time-out and were abandoned.
         self.abandoned = 0
         #: The timer of the next check, and when that is due, in monotonic seconds.
@@ -132,8 +137,13 @@ class Watchdog:
     def start(self, held_runs: Sequence[HeldRun]) -> None:
         """Give attempts to the executor of coroutines, and begin the checks of the loop unless they are under way.
 
-        If they are under way, no ping is unanswered and the next check is due soon, make that check now.
+        If they are under way, no ping is unanswered and the next check is due soon, make that check now. If the loop is
+        closed, let no further runs be claimed for it: each of them would only be handed back.
         """
+        if self._handler_loop.is_closed():
+            self._report_closed()
+            self._executor.start(held_runs)
+            return
         now = self._clock.monotonic()
         if self._timer is None:
             self._overrun_at = now + OVERRUN_CHECK_SECONDS
@@ -252,9 +262,21 @@ class Watchdog:
         """Log that the loop runs again, and let the worker claim runs for it again."""
         self.blocked = False
         self._suspect = None
+        if self._handler_loop.is_closed():
+            self._report_closed()
+            return
+        self.trouble = None
         took = round((self._ponged_at - self._blocked_at) * 1000)
         log.warning("the handlers' loop runs again after %d ms; it was blocked by %s", took, self._blocker)
         self._worker.open_kinds()
+
+    def _report_closed(self) -> None:
+        """Log once that the loop is closed, and let no runs be claimed for it until the engine starts anew."""
+        if not self._is_closed_reported:
+            self._is_closed_reported = True
+            self.trouble = "the event loop of the async handlers is closed: they cannot run until the next start"
+            log.warning("%s. %s", self.trouble, OWN_LOOP_ADVICE)
+        self._worker.close_kinds(ON_LOOP)
 
     # ── reporting and handing back ─────────────────────────────────────────
 
@@ -293,6 +315,11 @@ class Watchdog:
             advice = "other code on this loop must not block it" if is_one_task else "lower the concurrency"
             event = LoopBlocked(owner=self._owner, ms=ms, where=where)
         self._append_event(event)
+        if not self._handler_loop.is_running():
+            self._blocker = "its program, which did not run it"
+            self.trouble = "the event loop on which the engine was started does not run, so async handlers wait"
+            log.warning("%s. %s", self.trouble, OWN_LOOP_ADVICE)
+            return
         log.warning(
             "the handlers' loop has been blocked for %d ms by %s at %s. Async handlers wait; threads, processes and "
             "the engine go on. Fix: %s",
