@@ -320,8 +320,10 @@ class Commands:
         row = await self._edit(schedule, decide_on)
         waiting = (State.WAITING, State.RETRYING, State.BLOCKED)
         while runs := await self._store.find(Runs(schedule_id=row.id, states=waiting, limit=500)):
-            for run in runs:
-                await self._command(run, RequestCancel("the schedule was deleted", reason))
+            # A run that changed meanwhile is found again, and is cancelled with the next runs.
+            await self._apply_many(
+                [self._decide_change(run, RequestCancel("the schedule was deleted", reason)) for run in runs]
+            )
         if row.spec.task == HTTP_TASK:
             await self._vault().retire(ref=_headers_ref(row), schedule_id=row.id)
         return row
@@ -434,15 +436,9 @@ class Commands:
         A run that has ended by then is not cancelled. Raises: IllegalTransition; InvalidInput; UnknownRun; StoreError.
         """
         for _ in range(MAX_WRITE_ATTEMPTS):
-            events: tuple[RunEvent, ...] = decide(run, command, self._time.now())
-            after = evolve(run, events[0])
-            change = Change(
-                id=self._change_id(),
-                guard=RunAt(run.id, run.n),
-                run=after,
-                events=events,
-                touches=schedules_to_touch(after),
-            )
+            change = self._decide_change(run, command)
+            after = change.run
+            assert after is not None
             done = (await self._apply(change)).ok
             before, run = run, await self._find_run(run.ns, run.id)
             if not done and run.n == before.n and run.unique_key is not None:
@@ -454,6 +450,18 @@ class Commands:
             if isinstance(command, RequestCancel) and run.state not in OPEN:
                 return run
         raise StoreError(f"run {run.id} kept changing")
+
+    def _decide_change(self, run: Run, command: Command) -> Change:
+        """Return the change that applies a command to a run. The store refuses it if the run has changed meanwhile."""
+        events: tuple[RunEvent, ...] = decide(run, command, self._time.now())
+        after = evolve(run, events[0])
+        return Change(
+            id=self._change_id(),
+            guard=RunAt(run.id, run.n),
+            run=after,
+            events=events,
+            touches=schedules_to_touch(after),
+        )
 
 
 def _headers_ref(schedule: Schedule) -> str | None:
