@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants_kind import Mutant
 
 BAD_HANDLERS = "tests/engine/work/test_bad_handlers.py::"
+LINGERING = "tests/engine/work/test_lingering.py::"
 LIMITS = "tests/executors/test_time_limits.py::"
 S = "src/mainspring/"
 
@@ -40,6 +41,30 @@ LIMIT_MUTANTS = (
         "        return stopped_outcome(held, value_outcome(attempt, value))",
         "        return held.stop or value_outcome(attempt, value)",
         (LIMITS + "test_what_a_cancelled_thread_did_is_what_becomes_of_its_run[return]",),
+    ),
+    Mutant(
+        "stop-gives-run-away",
+        "the run of a thread that outlives its engine is handed back, and another engine begins it beside the thread",
+        S + "engine/work/stopping.py",
+        "    if not worker.waits_for_handlers:",
+        "    if worker.running:",
+        (LINGERING + "test_a_thread_that_outlives_its_engine_keeps_its_lease_and_its_result_counts[sqlite]",),
+    ),
+    Mutant(
+        "stop-ends-heartbeat",
+        "the lease of a thread that outlives its engine is not renewed",
+        S + "runtime/lingering.py",
+        "            worker.heart.start()\n",
+        "",
+        (LINGERING + "test_a_thread_that_outlives_its_engine_keeps_its_lease_and_its_result_counts[sqlite]",),
+    ),
+    Mutant(
+        "exit-keeps-runs",
+        "a process that exits leaves the runs of its threads to their leases",
+        S + "runtime/lingering.py",
+        "    for lingering in list(_under_way):\n",
+        "    for lingering in list(_under_way)[:0]:\n",
+        (LINGERING + "test_at_the_exit_of_the_process_its_runs_are_handed_back_for_a_moment_later[retry]",),
     ),
     Mutant(
         "coroutine-abandoned",

@@ -379,6 +379,7 @@ class EngineHost:
             self.threads,
             broker,
             open_another=(lambda: open_store(self.url, self.clock)) if is_own_store else None,
+            may_close=lambda: self._runtime is None or self._runtime.store is not store,
             is_sole_process=not isinstance(self.engine, ThreadLoop),  # a test drives the engine
         )
         try:

@@ -272,12 +272,13 @@ class RunHandedBack(RunEvent, frozen=True, kw_only=True):
     """A worker gave the run back without an outcome, and any worker may claim it. This is not a failure.
 
     Reasons: shutdown (the worker stopped before the attempt ended); not_begun (no slot became free in time, too little
-    of the lease was left, or the worker stopped before the attempt began); loop_blocked and loop_closed (the handlers'
-    loop); stray (the worker did not know the run); lease_lost. `began`: True if the handler had started.
+    lease was left, or the worker stopped before); loop_blocked and loop_closed (the handlers' loop); stray (the worker
+    did not know the run); lease_lost. `began`: the handler had started. `ready_at`: a later time of the next claim.
     """
 
     reason: str
     began: bool = False
+    ready_at: Ms | None = None
 
 
 class LeaseExpired(RunEvent, frozen=True, kw_only=True):

@@ -50,11 +50,13 @@ class Cancelled(Struct, frozen=True, gc=False):
 class HandedBack(Struct, frozen=True, gc=False):
     """The worker gives the run back unfinished, for any worker to claim. `began`: True if the handler had started.
 
-    A run with `recovery="fail"` whose handler had started is not claimed again: it ends as lost.
+    A run with `recovery="fail"` whose handler had started is not claimed again: it ends as lost. `delay`: milliseconds
+    after which the run can be claimed; 0: as before.
     """
 
     reason: str
     began: bool = False
+    delay: Ms = 0
 
 
 class Skipped(Struct, frozen=True, gc=False):

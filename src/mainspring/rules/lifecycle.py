@@ -121,10 +121,14 @@ class SnoozeUntil(Struct, frozen=True, gc=False):
 
 
 class HandBack(Struct, frozen=True, gc=False):
-    """Command: the worker gives the run back without an outcome. `began`: True if the handler had started."""
+    """Command: the worker gives the run back without an outcome. `began`: True if the handler had started.
+
+    `ready_at`: when the run may be claimed again; None: as before.
+    """
 
     reason: str
     began: bool = False
+    ready_at: Ms | None = None
 
 
 class Expire(Struct, frozen=True, gc=False):
@@ -241,7 +245,8 @@ def _decide_snooze(run: Run, command: SnoozeUntil, now: Ms) -> RunEvent:
 
 
 def _decide_hand_back(run: Run, command: HandBack, now: Ms) -> RunEvent:
-    return RunHandedBack(**_lease_columns(run), reason=command.reason, began=command.began)
+    own: dict[str, Any] = {"reason": command.reason, "began": command.began, "ready_at": command.ready_at}
+    return RunHandedBack(**_lease_columns(run), **own)
 
 
 def _decide_expire(run: Run, command: Expire, now: Ms) -> RunEvent:
@@ -426,10 +431,11 @@ def _fold_snoozed(run: Run, event: RunSnoozed) -> dict[str, Any]:
 
 
 def _fold_handed_back(run: Run, event: RunHandedBack) -> dict[str, Any]:
-    """Return the column `reason` if the handler had begun, else no column."""
+    """Return the column `reason` if the handler had begun, and the column `ready_at` if the event has it."""
     # Why: a worker skips a run outside its window or past its start deadline only if the run has no reason. A run whose
     # handler has begun must not be skipped.
-    return {"reason": "handed_back"} if event.began else {}
+    began = {"reason": "handed_back"} if event.began else {}
+    return began if event.ready_at is None else {**began, "ready_at": event.ready_at}
 
 
 def _fold_expired(run: Run, event: LeaseExpired) -> dict[str, Any]:
@@ -438,14 +444,6 @@ def _fold_expired(run: Run, event: LeaseExpired) -> dict[str, Any]:
 
 def _fold_lost(run: Run, event: RunLost) -> dict[str, Any]:
     return {"crashes": event.crashes, "reason": "lost", "dead": True}
-
-
-def _fold_unblocked(run: Run, event: RunUnblocked) -> dict[str, Any]:
-    return {"ready_at": event.ready_at}
-
-
-def _fold_cancel_request(run: Run, event: CancelRequested) -> dict[str, Any]:
-    return {"cancel": event.reason}
 
 
 def _fold_reason(run: Run, event: RunCancelled | RunSkipped) -> dict[str, Any]:
@@ -472,8 +470,8 @@ _FOLDS: Mapping[type[RunEvent], Callable[[Run, Any], dict[str, Any]]] = {
     RunHandedBack: _fold_handed_back,
     LeaseExpired: _fold_expired,
     RunLost: _fold_lost,
-    RunUnblocked: _fold_unblocked,
-    CancelRequested: _fold_cancel_request,
+    RunUnblocked: lambda _, event: {"ready_at": event.ready_at},
+    CancelRequested: lambda _, event: {"cancel": event.reason},
     RunCancelled: _fold_reason,
     RunSkipped: _fold_reason,
     RunReopened: _fold_reopened,

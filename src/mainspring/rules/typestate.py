@@ -176,9 +176,12 @@ class Running(RunState):
         run, event = self._apply(SnoozeUntil(until), now)
         return Moved(Waiting(run), event)
 
-    def hand_back(self, reason: str, now: Ms, *, began: bool = False) -> Moved[Waiting]:
-        """Give the run back without an outcome, for any worker to claim. `began`: True if its handler had started."""
-        run, event = self._apply(HandBack(reason, began), now)
+    def hand_back(self, reason: str, now: Ms, *, began: bool = False, ready_at: Ms | None = None) -> Moved[Waiting]:
+        """Give the run back without an outcome, for any worker to claim. `began`: True if its handler had started.
+
+        `ready_at`: when it may be claimed; None: as before.
+        """
+        run, event = self._apply(HandBack(reason, began, ready_at), now)
         return Moved(Waiting(run), event)
 
     def skip(self, reason: str, now: Ms) -> Moved[Ended]:

@@ -47,6 +47,7 @@ from mainspring.ports.executor import Handler
 from mainspring.ports.store import Runs, Store
 from mainspring.ports.store_extras import InlineStore
 from mainspring.ports.threads import Threads
+from mainspring.runtime.lingering import Lingering
 from mainspring.runtime.log_notes import LogNotes
 from mainspring.runtime.loop_health import judge_loops
 from mainspring.runtime.wakeups import Wakeups
@@ -83,6 +84,7 @@ class Runtime:
         broker: Broker | None = None,
         open_another: Callable[[], Store] | None = None,
         *,
+        may_close: Callable[[], bool] = lambda: True,
         is_sole_process: bool = False,
     ) -> None:
         """Make the parts of an instance on `store` and connect them; open and start nothing.
@@ -91,6 +93,7 @@ class Runtime:
         URL of `store`, so that a caller's own event loop can have connections; None: there is no URL.
         `is_sole_process`: no other process uses the store, as in a test that drives the engine itself. While a caller
         waits for the end of a run, the store is then queried less often: with pauses that grow to the poll interval.
+        `may_close` returns False if another runtime uses the store object by the time that lingering handlers ended.
 
         Where two parts need each other, the part made later is registered with the part made before: workers with
         `workers.claims`, the wake-ups with the batcher.
@@ -158,6 +161,9 @@ class Runtime:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started_at: Ms = 0
         self._is_planner_only = False
+        #: What keeps the leases of handlers that still run after `stop`; None: none did.
+        self._lingering: Lingering | None = None
+        self._may_close = may_close
         self.wait_for_end = self.waiters.wait
 
     def _make_broker_link(self, broker: Broker | None) -> BrokerLink | None:
@@ -255,7 +261,7 @@ class Runtime:
         `agents`: call HTTP agents within these limits; None: call none. Raises: RunsAlready if the loops run;
         StoreError.
         """
-        if self.worker is not None:
+        if self.worker is not None or (self._lingering is not None and self._lingering.is_under_way):
             raise RunsAlready
         if self.settings.lease_ttl < SHORT_LEASE_MS:
             log.warning(
@@ -334,7 +340,7 @@ class Runtime:
             await self.notes.append(InstanceLeft(instance=self.owner))
             await self.leader.leave()
             await self.presence.leave()
-        await self.workers.close()
+        self._lingering = await self.workers.close()
         self.declarations.give_back_handlers()
 
     async def stop_now(self) -> None:
@@ -361,7 +367,10 @@ class Runtime:
             await self.caller_writer.close()
 
     async def close(self) -> None:
-        """Wake the callers that wait for a run, commit what was submitted, and close the broker and the store."""
+        """Wake the callers that wait for a run, commit what was submitted, and close the broker and the store.
+
+        While handlers of the stopped engine still run, the store stays open; it is closed once they have ended.
+        """
         self.waiters.notify_all()
         try:
             await self.submitter.close()
@@ -369,7 +378,10 @@ class Runtime:
             if self.broker_link is not None:
                 await self.broker_link.close()
         finally:
-            await self.store.close()
+            if self._lingering is None:
+                await self.store.close()
+            else:
+                self._lingering.close_afterwards(self.store, self.batcher.flush, self._may_close)
 
     # ── what callers use ───────────────────────────────────────────────────
 

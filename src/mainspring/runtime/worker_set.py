@@ -28,6 +28,7 @@ from mainspring.model.settings import Settings
 from mainspring.ports.executor import Executor, Handler, Kind
 from mainspring.ports.store import Store
 from mainspring.ports.threads import Threads
+from mainspring.runtime.lingering import Lingering
 
 if TYPE_CHECKING:
     from mainspring.agents.vault import Vault
@@ -108,6 +109,7 @@ class WorkerSet:
             self.executors,
             publisher,
             self._post,
+            waits_for_handlers=not inline,
         )
         self.executors.update(self._make_executors(worker, handler_loop, note, inline=inline))
         self.claims.register(worker)
@@ -179,6 +181,7 @@ class WorkerSet:
             publisher,
             self._post,
             heartbeat_name="agents-heartbeat",
+            waits_for_handlers=self.worker.waits_for_handlers,
             under_way=lambda: client.under_way,
         )
         self.executors["http"] = make_agent_executor(self._handler_loop, self._clock, agents.outcomes.put, client)
@@ -202,13 +205,22 @@ class WorkerSet:
         for worker in self:
             await worker.abort("shutdown")
 
-    async def close(self) -> None:
-        """Close the executors and forget the workers."""
+    async def close(self) -> Lingering | None:
+        """Close the executors and forget the workers.
+
+        If handlers still run, return what keeps their leases, begun; else None.
+        """
+        left = [worker for worker in self if worker.running]
         for executor in self.executors.values():
             await executor.close()
         await self.run_log.drain()
         self.claims.clear()
+        lingering = None
+        if left and self._handler_loop is not None:
+            lingering = Lingering(left, self._handler_loop, self.run_log.write)
+            lingering.begin()
         self.worker = self.agents = None
+        return lingering
 
     # ── what other parts of the instance call ──────────────────────────────
 

@@ -162,23 +162,18 @@ async def test_what_runs_finishes_before_the_engine_stops(ms: Mainspring) -> Non
     assert (await handle.run()).attempt == 1
 
 
-@pytest.mark.parametrize("kind", ["coroutine", "thread", "process"])
+@pytest.mark.parametrize("kind", ["coroutine", "process"])
 async def test_what_does_not_finish_in_time_is_handed_back(
     kind: str, tmp_path: Path, program: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ms: Mainspring = program.ms
     host_of(ms).configure(settings=type(ms.settings)(shutdown_timeout=0))
-    began, release = threading.Event(), threading.Event()
+    began = threading.Event()
 
     @ms.task
     async def coroutine() -> None:
         began.set()
         await asyncio.Event().wait()
-
-    @ms.task
-    def thread() -> None:
-        began.set()
-        release.wait(20)
 
     async with ms.running():
         if kind == "process":
@@ -187,9 +182,8 @@ async def test_what_does_not_finish_in_time_is_handed_back(
                 while not (tmp_path / "mark").exists():  # noqa: ASYNC110 - a fact of another process
                     await asyncio.sleep(0.01)
         else:
-            handle = await {"coroutine": coroutine, "thread": thread}[kind].enqueue()
+            handle = await coroutine.enqueue()
             await asyncio.to_thread(began.wait)
-    release.set()
     run = await handle.run()
     assert (run.state, run.failures, run.crashes) == (State.WAITING, 0, 0)
     (back,) = await ms.events(run=run.id, types=[RunHandedBack])

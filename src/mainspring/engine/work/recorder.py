@@ -237,7 +237,8 @@ class Recorder:
             case HandedBack(began=True) if attempt.at_most_once:
                 return run.expire(Expire(max_crashes=1, recovery="fail"), now)  # it must not be executed again
             case HandedBack():
-                return run.hand_back(outcome.reason, now, began=outcome.began)
+                ready_at = max(attempt.run.ready_at, now + outcome.delay) if outcome.delay else None
+                return run.hand_back(outcome.reason, now, began=outcome.began, ready_at=ready_at)
             case Skipped():
                 return run.skip(outcome.reason, now)
             case Accepted():

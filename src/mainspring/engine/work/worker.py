@@ -26,6 +26,7 @@ from mainspring.engine.work.outcome_inbox import OutcomeInbox
 from mainspring.engine.work.prefetch import Prefetch
 from mainspring.engine.work.recorder import Recorder
 from mainspring.engine.work.slots import Slots
+from mainspring.engine.work.stopping import stop_attempts
 from mainspring.engine.work.waiting_runs import WaitingRuns
 from mainspring.model.change import Change
 from mainspring.model.errors import StoreError
@@ -68,6 +69,7 @@ class Worker(Loop):
         post: Callable[[Callable[[], None]], None],
         *,
         heartbeat_name: str = "heartbeat",
+        waits_for_handlers: bool = False,
         under_way: Callable[[], int] | None = None,
     ) -> None:
         """Make a worker that claims under the name `owner`. `publisher` receives a `RunStarted` event for each claim.
@@ -75,6 +77,7 @@ class Worker(Loop):
         `handlers`: task name → handler. `executors`: kind of handler → executor; the caller fills it before `start`.
         `post` calls a function on the engine loop soon, from any thread. `under_way`, if the executor has its own
         queue: returns how many attempts run outside it. `name`, `heartbeat_name`: names in the log of the two loops.
+        `waits_for_handlers`: `hand_back` keeps the runs of handlers that do not stop.
         """
         super().__init__(settings.poll / 1000)
         self.name = name
@@ -116,6 +119,9 @@ class Worker(Loop):
         self.claims = 0
         #: True once the worker stops: it claims and begins no further runs.
         self.draining = False
+        #: True once a drain under way shall no longer wait for attempts.
+        self._is_aborted = False
+        self.waits_for_handlers = waits_for_handlers
         #: Kinds of handlers that cannot begin now: their runs are not claimed here.
         self._closed_kinds: frozenset[Kind] = frozenset()
         self._under_way = under_way
@@ -466,7 +472,7 @@ class Worker(Loop):
         await self.stop()
         try:
             async with asyncio.timeout(timeout):
-                while self.running:
+                while self.running and not self._is_aborted:
                     self.idle.clear()
                     await self.idle.wait()
         except TimeoutError:
@@ -475,26 +481,19 @@ class Worker(Loop):
             await self.heart.renew_handed_over()
 
     async def abort(self, reason: str) -> None:
-        """Stop this worker at once, and hand back every run for `reason`. A `drain` that is under way then ends."""
+        """Stop this worker at once, and hand back its runs for `reason`. A `drain` that is under way then ends."""
         self.stop_claiming()
+        self._is_aborted = True
         await self.stop()
         await self.hand_back(reason)
         self.idle.set()
 
     async def hand_back(self, reason: str) -> None:
-        """Stop every attempt, hand back its run for `reason`, and wait for the recorder to store the outcomes.
-
-        An attempt that has not ended after about 0.2 s, such as one in a thread, is abandoned: its run is handed back
-        while it runs on. A run with `recovery="fail"` whose handler has begun ends as lost instead.
-        """
-        for held in list(self.running.values()):
-            if held.stop is None:
-                self.stop_attempt(held, HandedBack(reason, began=held.execution.began_at is not None))
-        for _ in range(20):
-            if not self.running:
-                break
-            await asyncio.sleep(0.01)
-        for held in list(self.running.values()):
-            held.abandon()
-            self._end(held, HandedBack(reason, began=held.execution.began_at is not None))
+        """Stop every attempt as `stop_attempts` does, for `reason`, and wait until the outcomes are stored."""
+        await stop_attempts(self, reason, lambda: self._executors["process"].close())
         await self._recorder.drain()
+
+    def let_go(self, held: HeldRun, outcome: Outcome) -> None:
+        """Wait no longer for a handler: record `outcome`, and ignore what the handler returns later."""
+        held.abandon()
+        self._end(held, outcome)
