@@ -133,6 +133,14 @@ AGENT_MUTANTS = (
         (DOOR + "test_a_secret_canary_is_nowhere_but_where_it_is_kept",),
     ),
     Mutant(
+        "waiting-call-sent-back",
+        "a call at the limit of its host is sent back to the store, which counts an attempt",
+        S + "agents/fair_limiter.py",
+        "            if self._places.taken < self._places.total:",
+        "            if self._places.taken < 0:",
+        (PARTS + "test_a_call_in_a_waiting_place_gets_the_slot_at_the_moment_it_is_free",),
+    ),
+    Mutant(
         "slow-schedules-take-all",
         "one slow schedule may take the slots reserved for others",
         S + "agents/fair_limiter.py",

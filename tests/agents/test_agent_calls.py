@@ -247,11 +247,11 @@ async def test_a_hundred_slow_agents_beside_a_fast_one_that_stays_on_time(there:
     assert len(beats) >= 10
 
 
-async def test_a_busy_host_sends_its_runs_back_and_holds_no_slot(there: AgentProcess) -> None:
+async def test_a_busy_host_holds_up_no_other_host_and_counts_no_attempt(there: AgentProcess) -> None:
     app = Mainspring("memory://", agents=AgentSettings(per_host=2, concurrency=8), poll_interval="100ms")
     async with app.running():
         await app.schedule("busy", Http(there.url("/slow/3")), every="1h", timeout="10s", retry=ONCE)
-        busy = [await app.trigger("busy") for _ in range(8)]
+        busy = [await app.trigger("busy") for _ in range(30)]  # more than the worker's queue and all slots
         await there.until(2, "/slow/3")
         other = f"http://localhost:{there.port}/ok/other"  # the same agent under another name
         await app.schedule("other", Http(other), every="1h")
@@ -259,10 +259,26 @@ async def test_a_busy_host_sends_its_runs_back_and_holds_no_slot(there: AgentPro
         await handle.result(timeout="10s")
         assert sum([await run.state() is State.SUCCEEDED for run in busy]) <= 2
         async with asyncio.timeout(20):
-            while not await app.events(types=[RunSnoozed]):  # noqa: ASYNC110 - the log is where it is said
+            while len(await app.runs(state="running")) < 26:  # noqa: ASYNC110 - all wait here; none is sent back
                 await asyncio.sleep(0.02)
+        assert not await app.events(types=[RunSnoozed])
+        assert {(await run.run()).attempt for run in busy} == {1}
         for run in busy:
             await app.cancel(run.id)
+
+
+async def test_calls_at_the_limit_of_a_host_begin_when_a_slot_is_free_and_their_time_limit_begins_then(
+    there: AgentProcess,
+) -> None:
+    app = Mainspring("memory://", agents=AgentSettings(per_host=1, concurrency=8), poll_interval="100ms")
+    async with app.running():
+        await app.schedule("busy", Http(there.url("/slow/1")), every="1h", timeout="2500ms", retry=ONCE)
+        busy = [await app.trigger("busy") for _ in range(4)]  # the last waits for longer than its time limit
+        for handle in busy:
+            await handle.result(timeout="20s")
+        assert [call["headers"]["X-Attempt"] for call in there.calls("/slow/1")] == ["1"] * 4
+        assert {(await handle.run()).attempt for handle in busy} == {1}
+        assert max([(await handle.run()).duration_ms or 0 for handle in busy]) < 2_500
 
 
 def _instant(text: str) -> float:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.agents.fair_limiter import STALL_SECONDS, FairLimiter
+from mainspring.agents.fair_limiter import STALL_SECONDS, FairLimiter, WaitingPlaces
 from mainspring.agents.response import MAX_RETRY_AFTER_MS, decode_text, parse_retry_after, read_bounded, redact
 from mainspring.agents.signing import callback_token, decode_secret, new_secret, read_token, sign, sign_headers, verify
 from mainspring.agents.vault import Vault
@@ -310,6 +310,29 @@ async def test_a_call_waits_as_long_as_others_of_its_schedule_end(monkeypatch: p
     assert not waiting.done()
     now.at += 1
     assert not await waiting
+    turns.release("a")
+    assert turns.unused
+
+
+async def test_a_call_in_a_waiting_place_gets_the_slot_at_the_moment_it_is_free() -> None:
+    now, places = Now(), WaitingPlaces(1)
+    turns = FairLimiter(1, now, places)
+    assert await turns.acquire("a")
+    now.at += STALL_SECONDS + 0.01  # nothing has moved for long
+    waiting = asyncio.create_task(turns.acquire("a"))
+    await asyncio.sleep(0)
+    assert (places.taken, waiting.done()) == (1, False)
+    assert not await turns.acquire("a")  # there is one place only
+    turns.release("a")
+    assert await waiting
+    assert places.taken == 0
+    leaving = asyncio.create_task(turns.acquire("a"))
+    await asyncio.sleep(0)
+    now.at += STALL_SECONDS + 0.01
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert places.taken == 0
     turns.release("a")
     assert turns.unused
 

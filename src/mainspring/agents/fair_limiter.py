@@ -5,13 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-#: A caller gives up waiting for a slot when no call of its schedule has ended for this many seconds.
+#: A caller without a waiting place gives up when no call of its schedule has ended for this many seconds.
 STALL_SECONDS = 0.25
+#: The most calls of an instance that wait for a slot though no call of their schedule ends. They use no slot meanwhile.
+WAITING_PLACES = 1_000
 
 
 def add_reserve(limit: int) -> int:
     """Return `limit` plus a quarter of it: the reserve, which only schedules without a call under way may use."""
     return limit + limit // 4
+
+
+class WaitingPlaces:
+    """Counts the calls that wait for a slot though no call of their schedule ends; at most `total` may. Thread: any.
+
+    Only one thread takes and leaves places; any may read `taken`.
+    """
+
+    __slots__ = ("taken", "total")
+
+    def __init__(self, total: int = WAITING_PLACES) -> None:
+        self.total = total
+        self.taken = 0
 
 
 class FairLimiter:
@@ -23,9 +38,11 @@ class FairLimiter:
     waits that stall. Calls of runs without a schedule count as calls of one schedule, None. Thread: one event loop.
     """
 
-    __slots__ = ("_by_schedule", "_limit", "_moved", "_now", "_used", "_waiting")
+    __slots__ = ("_by_schedule", "_limit", "_moved", "_now", "_places", "_used", "_waiting")
 
-    def __init__(self, limit: int, now: Callable[[], float]) -> None:
+    def __init__(self, limit: int, now: Callable[[], float], places: WaitingPlaces | None = None) -> None:
+        """Grant slots up to `limit`. `places`: where calls may wait that nothing moves; None: nowhere."""
+        self._places = places or WaitingPlaces(0)
         self._limit = limit
         self._now = now
         self._used = 0
@@ -53,8 +70,8 @@ class FairLimiter:
     async def acquire(self, schedule: str | None) -> bool:
         """Take a slot for a call of `schedule`, and wait for it if needed. Return False if the call got no slot.
 
-        The wait ends without a slot once no call of this schedule has ended for `STALL_SECONDS`. A schedule without a
-        call under way does not wait at all.
+        Once no call of this schedule has ended for `STALL_SECONDS`, or if none is under way, the call takes a waiting
+        place, and waits there until it gets a slot. If no place is free, the wait ends without a slot.
         """
         if self._may_take_slot(schedule):
             self._grant(schedule)
@@ -66,6 +83,14 @@ class FairLimiter:
                 await asyncio.wait((turn,), timeout=STALL_SECONDS)
                 if turn.done():
                     return True
+            if self._places.taken < self._places.total:
+                self._waiting[turn] = schedule
+                self._places.taken += 1
+                try:
+                    await asyncio.wait((turn,))
+                finally:
+                    self._places.taken -= 1
+                return True
             self._waiting.pop(turn, None)
         except BaseException:
             if turn.done() and not turn.cancelled():  # a slot was granted while the caller gave up

@@ -6,22 +6,23 @@ import asyncio
 import hashlib
 import random
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import aiohttp
 import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from mainspring.agents.fair_limiter import FairLimiter
+from mainspring.agents.fair_limiter import FairLimiter, WaitingPlaces
 from mainspring.agents.guard import AddressGuard, Forbidden, Unresolved
 from mainspring.agents.response import decode_text, parse_retry_after, read_bounded, redact
 from mainspring.agents.signing import callback_token, sign_headers
 from mainspring.agents.vault import CallSecrets
 from mainspring.executors.bounded_connector import BoundedConnector
 from mainspring.executors.coroutine import CoroutineExecutor
+from mainspring.executors.outcomes import record_begin
 from mainspring.model.errors import InvalidInput, StoreError
 from mainspring.model.http import MAX_CALL_CRASHES, AgentSettings, HttpResult, HttpTarget, check_url, host_and_port
 from mainspring.model.ids import storable_text
@@ -35,6 +36,8 @@ from mainspring.ports.executor import Attempt, Done, Handler, HeldRun
 #: `MAX_RETRY_FACTOR`) and by a random factor from 1 to 2.
 RETRY_BASE_MS: Ms = 1_000
 MAX_RETRY_FACTOR = 30
+#: A call waits at most this many seconds for its slots; after that, it counts as timed out.
+MAX_WAIT_SECONDS = 86_400.0
 #: The most characters of a response that an error text shows.
 MAX_EXCERPT_CHARS = 300
 #: Statuses below 500 after which the call is tried again, as after every status from 500 on.
@@ -91,12 +94,24 @@ class HttpClient:
         self._look_up_secrets = look_up_secrets
         self._rng = rng or random.Random()  # noqa: S311 - spreads waiting calls, no secret
         self._session: aiohttp.ClientSession | None = None
-        self._all_calls = FairLimiter(settings.concurrency, clock.monotonic)
+        #: Where calls wait that are at a limit; they use no slot of any limit and no part of the worker's queue.
+        self._places = WaitingPlaces()
+        self._all_calls = FairLimiter(settings.concurrency, clock.monotonic, self._places)
         self._calls_of_host: dict[tuple[str, int], FairLimiter] = {}
         #: Number of calls made.
         self.calls = 0
-        #: Number of calls under way; the other attempts given to this client wait for a slot.
+        #: Number of calls under way.
         self.under_way = 0
+
+    @property
+    def waiting_places(self) -> int:
+        """The most attempts that this client holds beside its calls, because they wait at a limit."""
+        return self._places.total
+
+    @property
+    def placed(self) -> int:
+        """Number of attempts that are under way or wait at a limit. The others wait for the worker's queue to move."""
+        return self.under_way + self._places.taken
 
     def adopt(self, settings: AgentSettings) -> None:
         """Use new settings from now on.
@@ -109,9 +124,10 @@ class HttpClient:
             limiter.resize(settings.per_host)
 
     async def call(self, held: HeldRun) -> Outcome:
-        """Call the agent of a run and return the outcome; `Snoozed` if the call got no slot in time.
+        """Call the agent of a run and return the outcome; `Snoozed` if it got no slot and too many calls wait for one.
 
-        A call needs two slots: one of the limit of all calls, and one of the limit of the agent's host.
+        A call needs two slots: one of the limit of the agent's host, then one of the limit of all calls. While it waits
+        for them, its time limit does not run.
         """
         run = held.attempt.run
         target = None if run.options is None else run.options.http
@@ -122,27 +138,35 @@ class HttpClient:
             return _uncallable(target)
         limiter = self._calls_of_host.get(host)
         if limiter is None:
-            limiter = self._calls_of_host[host] = FairLimiter(self._settings.per_host, self._clock.monotonic)
-        if not await self._all_calls.acquire(run.schedule_id):
-            return self._snooze(run)
+            limiter = FairLimiter(self._settings.per_host, self._clock.monotonic, self._places)
+            self._calls_of_host[host] = limiter
+        set_limit = held.execution.set_limit
+        if set_limit is not None:
+            set_limit(MAX_WAIT_SECONDS)
         try:
             if not await limiter.acquire(run.schedule_id):
                 return self._snooze(run)
-            self.under_way += 1
             try:
-                return await self._call_now(held.attempt, held.execution.began_at, target, host[0])
+                if not await self._all_calls.acquire(run.schedule_id):
+                    return self._snooze(run)
+                self.under_way += 1
+                try:
+                    if set_limit is not None:
+                        set_limit(None)
+                    return await self._call_now(held.attempt, held.execution.began_at, target, host[0])
+                finally:
+                    self.under_way -= 1
+                    self._all_calls.release(run.schedule_id)
             finally:
-                self.under_way -= 1
                 limiter.release(run.schedule_id)
         finally:
-            self._all_calls.release(run.schedule_id)
             if limiter.unused and self._calls_of_host.get(host) is limiter:
                 del self._calls_of_host[host]
 
     def _snooze(self, run: Run) -> Snoozed:
         """Return the outcome of a call that got no slot: the run is tried again later, after a growing delay.
 
-        Why the call does not wait longer: while no call of its schedule ends, free slots go to other schedules.
+        Why it does not wait: as many calls as may wait do so already, and the runs of other agents need room.
         """
         return Snoozed(int(RETRY_BASE_MS * min(run.attempt, MAX_RETRY_FACTOR) * (1 + self._rng.random())))
 
@@ -275,6 +299,19 @@ class HttpExecutor(CoroutineExecutor):
     def under_way(self) -> int:
         """Number of calls under way. Thread: any."""
         return self._client.under_way
+
+    def start(self, held_runs: Sequence[HeldRun]) -> None:
+        for held in held_runs:
+            held.execution.set_limit = partial(self._set_limit, held)
+        super().start(held_runs)
+
+    def _set_limit(self, held: HeldRun, seconds: float | None) -> None:
+        """Let an attempt end as timed out after `seconds`. None: the call begins now, with the limit of the attempt."""
+        timeout = held.attempt.timeout
+        if seconds is None:
+            record_begin(held.execution, self._clock)
+        if timeout is not None:
+            self._deadlines.enter(held, timeout / 1000 if seconds is None else seconds)
 
     async def close(self) -> None:
         if self._loop is asyncio.get_running_loop():

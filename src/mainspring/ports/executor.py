@@ -147,6 +147,8 @@ class Execution(Struct, eq=False):
     timer: asyncio.TimerHandle | None = None
     #: Runs a coroutine on the handlers' loop and waits for its value, from the handler's thread.
     run_on_loop: Callable[[Coroutine[Any, Any, Any]], Any] | None = None
+    #: For the call of an agent: sets its time limit to seconds from now. None: the call begins now, with its own limit.
+    set_limit: Callable[[float | None], None] | None = None
 
 
 class HeldRun(Struct, eq=False):

@@ -174,7 +174,7 @@ class WorkerSet:
             self._store,
             recorder,
             self._clock,
-            replace(self._settings, concurrency=add_reserve(settings.concurrency)),
+            replace(self._settings, concurrency=add_reserve(settings.concurrency) + client.waiting_places),
             f"{self._owner}:http",
             {HTTP_TASK: handler},
             self.executors,
@@ -182,7 +182,7 @@ class WorkerSet:
             self._post,
             heartbeat_name="agents-heartbeat",
             waits_for_handlers=self.worker.waits_for_handlers,
-            under_way=lambda: client.under_way,
+            under_way=lambda: client.placed,
         )
         self.executors["http"] = make_agent_executor(self._handler_loop, self._clock, agents.outcomes.put, client)
         self.claims.register(agents)
