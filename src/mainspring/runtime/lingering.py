@@ -1,7 +1,7 @@
 """Lingering: keeps the leases of handlers that outlive their engine, so that no other attempt begins beside them.
 
 A thread cannot be stopped. If it still runs when its engine has stopped, its run is kept until it ends or its process
-ends (ADR 26).
+ends (ADR 27).
 """
 
 from __future__ import annotations
