@@ -5,6 +5,7 @@ Any instance may receive a callback. The store decides whether its attempt is st
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -30,6 +31,8 @@ from mainspring.ports.store import Runs, Store
 MAX_PROGRESS_CHARS = 500
 #: Bytes stored of the result that an agent sends.
 MAX_RESULT_BYTES = 64 * 1024
+#: A result up to this size is redacted on the engine's loop, a larger one on another thread: it takes milliseconds.
+MAX_INLINE_BYTES = 4 * 1024
 
 
 class CallbackDenied(MainspringError):
@@ -120,7 +123,8 @@ class Callbacks:
         run = await self._find_run(run_id, token)
         if run.state is State.SUCCEEDED:
             return CallbackReply(run.state)  # the agent repeats itself
-        text = redact(storable_text(data[:MAX_RESULT_BYTES].decode("utf-8", "replace")))
+        start = data[:MAX_RESULT_BYTES]
+        text = _read_result(start) if len(start) <= MAX_INLINE_BYTES else await asyncio.to_thread(_read_result, start)
         kept = HttpResult(202, text, content_type, len(data), len(data) > MAX_RESULT_BYTES)
         return await self._end(self._check_running(run), Succeeded(msgspec.json.encode(kept).decode()))
 
@@ -204,6 +208,11 @@ class Callbacks:
             raise CallbackStale(f"attempt {run.epoch} is over")
         assert change.run is not None
         return CallbackReply(change.run.state)
+
+
+def _read_result(data: bytes) -> str:
+    """Return the body of a callback as redacted text that every store can hold. Thread: any."""
+    return redact(storable_text(data.decode("utf-8", "replace")))
 
 
 def _redact_and_cut(text: str, max_chars: int) -> str:
