@@ -29,6 +29,7 @@ from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import KeyValue
 from mainspring.model.lease import Lease
 from mainspring.model.retention import Purged, Retention
+from mainspring.model.run_log import LogEntry
 from mainspring.ports.store import (
     Agenda,
     Applied,
@@ -301,6 +302,9 @@ class FailingStore:
 
     async def wait(self, timeout: float) -> bool:
         return await self._store.wait(timeout)
+
+    async def append_log(self, entries: Sequence[LogEntry], limit: int) -> None:
+        await self._store.append_log(entries, limit)
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         self._begin("purge")

@@ -18,6 +18,7 @@ from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import KeyValue
 from mainspring.model.lease import Lease
 from mainspring.model.retention import Purged, Retention
+from mainspring.model.run_log import LogEntry
 from mainspring.ports.store import (
     Agenda,
     Applied,
@@ -201,6 +202,9 @@ class FaultyStore:
 
     async def progress(self, run_id: str, epoch: int, text: str) -> bool:
         return await self._send("progress", lambda: self._store.progress(run_id, epoch, text))
+
+    async def append_log(self, entries: Sequence[LogEntry], limit: int) -> None:
+        await self._send("append_log", lambda: self._store.append_log(entries, limit))
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         return await self._send("purge", lambda: self._store.purge(policy, limit, now=now))

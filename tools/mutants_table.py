@@ -8,6 +8,7 @@ from mutants_early import EARLY_MUTANTS
 from mutants_kind import Mutant
 from mutants_limits import LIMIT_MUTANTS
 from mutants_locks import LOCK_MUTANTS
+from mutants_logs import LOG_MUTANTS
 from mutants_postgres import POSTGRES_MUTANTS
 from mutants_redis import REDIS_MUTANTS
 from mutants_service import SERVICE_MUTANTS
@@ -443,4 +444,5 @@ MUTANTS = (
     *SERVICE_MUTANTS,
     *AGENT_MUTANTS,
     *LIMIT_MUTANTS,
+    *LOG_MUTANTS,
 )

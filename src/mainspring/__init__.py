@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # for type checkers; a test compares these imports with the t
     from mainspring.app.dependencies import Depends as Depends
     from mainspring.app.locks import LockGuard as LockGuard
     from mainspring.app.locks import SyncLockGuard as SyncLockGuard
+    from mainspring.app.log_line import LogLine as LogLine
     from mainspring.app.mainspring import Mainspring as Mainspring
     from mainspring.app.run_handle import RunHandle as RunHandle
     from mainspring.app.run_view import Run as Run
@@ -74,6 +75,7 @@ _EXPORTS = {
     "app.context": ("Context",),
     "app.dependencies": ("Depends",),
     "app.locks": ("LockGuard", "SyncLockGuard"),
+    "app.log_line": ("LogLine",),
     "app.mainspring": ("Mainspring",),
     "app.run_handle": ("RunHandle",),
     "app.run_view": ("Run",),

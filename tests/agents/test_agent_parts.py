@@ -21,7 +21,7 @@ from mainspring.agents.fair_limiter import STALL_SECONDS, FairLimiter, WaitingPl
 from mainspring.agents.response import MAX_RETRY_AFTER_MS, decode_text, parse_retry_after, read_bounded, redact
 from mainspring.agents.signing import callback_token, decode_secret, new_secret, read_token, sign, sign_headers, verify
 from mainspring.agents.vault import Vault
-from mainspring.engine.run_log import RunLog
+from mainspring.engine.run_logger import RunLogger
 from mainspring.engine.settler import Settler
 from mainspring.model.errors import InvalidInput, StoreError
 from mainspring.model.instant import instant_ms
@@ -244,7 +244,7 @@ def test_a_call_may_fall_silent_more_often_than_a_handler(task: str, crashes: in
     run = Run(
         id="r", task=task, state=State.RUNNING, epoch=crashes + 1, attempt=crashes + 1, crashes=crashes, owner="o"
     )
-    settler: Any = SimpleNamespace(_handlers={}, _change_id=lambda: "c", _run_log=RunLog(None, lambda: 0.0))
+    settler: Any = SimpleNamespace(_handlers={}, _change_id=lambda: "c", _run_logger=RunLogger(None, lambda: 0.0))
     change = Settler._expire(settler, run, 1_000)
     assert change.run is not None
     assert change.run.state is after

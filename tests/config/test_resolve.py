@@ -218,6 +218,7 @@ def test_every_key_can_be_given_by_a_variable_and_by_a_file(look: Look, key: str
         "logging.level": "debug",
         "logging.format": "json",
         "scheduler.payload_limit": "1KiB",
+        "scheduler.logs_limit": "2MiB",
         "agents.max_response": "128KiB",
         "agents.keep_response": "2KiB",
         "retry.jitter": "0.25",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring import Context, Mainspring, Retry
-from mainspring.engine.run_log import RunLog
+from mainspring.engine.run_logger import RunLogger
 from mainspring.model.errors import StoreUnavailable
 from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule
@@ -120,7 +120,7 @@ async def test_a_name_that_this_process_does_not_know_is_looked_up(caplog: pytes
         schedule = await ms.schedule("billing", work, every="1h")
         store = ms._host.store
         assert store is not None
-        log = RunLog(store, SystemClock().monotonic)
+        log = RunLogger(store, SystemClock().monotonic)
         fired = Run(id="r1", task="work", schedule_id=schedule.id, attempt=1)
         log.write(logging.WARNING, fired, "is first")
         log.write(logging.WARNING, Run(id="r2", task="work", attempt=1), "is second")
@@ -139,7 +139,7 @@ async def test_a_line_is_logged_with_the_id_if_the_store_fails(caplog: pytest.Lo
             raise StoreUnavailable("away")
 
     store: Any = Failing()
-    log = RunLog(store, SystemClock().monotonic)
+    log = RunLogger(store, SystemClock().monotonic)
     for name in ("s1", "s2"):
         log.write(logging.ERROR, Run(id="r1", task="work", schedule_id=name, attempt=1), "failed")
     await log.drain()
@@ -157,7 +157,7 @@ async def test_an_access_line_has_its_parts_as_fields(caplog: pytest.LogCaptureF
     async def send(message: Any) -> None: ...
 
     caplog.set_level(logging.INFO)
-    scope: Any = {"type": "http", "method": "GET", "raw_path": b"/x%20y", "client": ("::1", 5), "state": {}}
+    scope: Any = {"type": "http", "method": "GET", "raw_path": b"/x%20y", "state": {"address": "::1"}}
     await AccessLog(app, SystemClock().monotonic)(scope, send, send)
     (line,) = caplog.records
     assert line.getMessage().startswith("::1 - GET /x%20y 404 2B ")

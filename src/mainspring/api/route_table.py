@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.agents.callbacks import CallbackReply
-from mainspring.api.routes import callbacks, echo, executions, health, schedules
+from mainspring.api.routes import callbacks, echo, executions, health, run_logs, schedules
 from mainspring.api.routes import events as stream
 from mainspring.api.schemas import (
     CancelBody,
@@ -20,6 +20,9 @@ from mainspring.api.schemas import (
     ExecutionView,
     FailureBody,
     HealthView,
+    LogLineView,
+    LogQuery,
+    LogStreamQuery,
     NoQuery,
     OfScheduleQuery,
     PauseBody,
@@ -233,6 +236,27 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="Read an execution with its attempts",
         answer=ExecutionView,
         problems=(404,),
+        tag="executions",
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{EXECUTION_PATH}/logs",
+        handler=run_logs.read_logs,
+        summary="Read the log of an execution",
+        query=LogQuery,
+        answer=list[LogLineView],
+        problems=(404,),
+        tag="executions",
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{EXECUTION_PATH}/logs/stream",
+        handler=run_logs.stream_logs,
+        summary="Follow the log of an execution until it ends (server-sent events)",
+        query=LogStreamQuery,
+        media_type="text/event-stream",
+        problems=(404, 503),
+        resumes=True,
         tag="executions",
     ),
     Endpoint(

@@ -220,6 +220,20 @@ class StreamQuery(Struct, kw_only=True, rename="camel"):
     since: Literal["now", "beginning"] = "now"
 
 
+class LogQuery(Struct, kw_only=True, rename="camel"):
+    """Query parameters of GET /api/executions/{id}/logs. `attempt`: only its lines. `after`: only lines after it."""
+
+    limit: Limit = 500
+    after: Annotated[int, Meta(ge=0)] | None = None
+    attempt: Annotated[int, Meta(ge=1)] | None = None
+
+
+class LogStreamQuery(Struct, kw_only=True, rename="camel"):
+    """Query parameters of GET /api/executions/{id}/logs/stream. `attempt`: only lines of this attempt."""
+
+    attempt: Annotated[int, Meta(ge=1)] | None = None
+
+
 # ── answers ─────────────────────────────────────────────────────────────────
 
 
@@ -349,6 +363,17 @@ class ExecutionView(Struct, kw_only=True, rename="camel"):
     payload: Any = UNSET
     attempt_details: list[AttemptView] | UnsetType = UNSET
     warnings: Annotated[list[str], Meta(description="in the answer to a trigger")] | UnsetType = UNSET
+
+
+class LogLineView(Struct, kw_only=True, rename="camel"):
+    """Line of an execution's log. `number` grows within an execution. `source`: "log", "print", or a logger's name."""
+
+    number: int
+    attempt: int
+    at: Instant
+    level: str
+    source: str
+    text: str
 
 
 class EchoView(Struct, kw_only=True, rename="camel"):

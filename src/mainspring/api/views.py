@@ -8,7 +8,17 @@ from typing import Any
 
 import msgspec
 
-from mainspring.api.schemas import AttemptView, DriftView, ExecutionView, RetryView, ScheduleView, Status, WindowView
+from mainspring.api.schemas import (
+    AttemptView,
+    DriftView,
+    ExecutionView,
+    LogLineView,
+    RetryView,
+    ScheduleView,
+    Status,
+    WindowView,
+)
+from mainspring.app.log_line import LogLine
 from mainspring.app.run_view import priority_name
 from mainspring.app.schedule_view import describe_trigger, describe_window
 from mainspring.model.events import (
@@ -245,6 +255,11 @@ def _end_attempt(attempt: AttemptView, event: Event) -> None:
     attempt.ended_at = isoformat(event.at)
     if isinstance(event, RunSucceeded | RunRetrying | RunFailed | RunCancelled | RunSnoozed):
         attempt.overran_ms = event.overran_ms
+
+
+def log_line_view(line: LogLine) -> LogLineView:
+    """Return the view of a line of a run's log."""
+    return LogLineView(**line.to_dict())
 
 
 def format_instant(at: Ms | None) -> str | None:

@@ -10,15 +10,14 @@ from zoneinfo import ZoneInfo
 
 from mainspring.model.errors import InvalidInput
 from mainspring.model.instant import load_zone, to_datetime
-from mainspring.model.run import Run
-from mainspring.ports.executor import HeldRun
+from mainspring.ports.executor import HeldRun, WriteLine
 from mainspring.telemetry.run_records import run_fields
 
 log = logging.getLogger("mainspring.run")
 
 Report = Callable[[HeldRun, str], None]
 #: Returns the name of a run's schedule; None: the run has none, or the name is not known yet.
-ScheduleName = Callable[[Run], str | None]
+ScheduleName = Callable[[HeldRun], str | None]
 
 
 class Context:
@@ -28,22 +27,25 @@ class Context:
     is the value of `Mainspring(deps=…)`.
     """
 
-    __slots__ = ("_held", "_report", "_schedule_name", "deps")
+    __slots__ = ("_held", "_report", "_schedule_name", "_write_line", "deps")
 
     def __init__(
         self,
         held: HeldRun,
         deps: Any = None,
         report: Report | None = None,
-        schedule_name: ScheduleName = lambda run: None,
+        schedule_name: ScheduleName = lambda held: None,
+        write_line: WriteLine | None = None,
     ) -> None:
         """`held` is the attempt under way. `report(held, text)` stores a progress line; None: progress is dropped.
 
-        `schedule_name(run)` returns the name of the run's schedule for log lines.
+        `schedule_name(held)` returns the name of the run's schedule for log lines. `write_line` stores a line in the
+        run's log; None: lines are logged only.
         """
         self._held = held
         self._report = report
         self._schedule_name = schedule_name
+        self._write_line = write_line
         #: The value of `Mainspring(deps=…)`.
         self.deps = deps
 
@@ -127,10 +129,19 @@ class Context:
             self._report(self._held, line.strip())
 
     def log(self, message: str, *args: object) -> None:
-        """Log a line with the logger "mainspring.run" at level INFO: `ctx.log("%d rows", n)`.
+        """Log a line and store it in the run's log, which `ms.logs(run_id)` returns: `ctx.log("%d rows", n)`.
 
-        The record's attributes `schedule` (the name), `schedule_id`, `task`, `run_id` and `attempt` state which run
-        wrote it.
+        The line is stored within a second. It also goes to the logger "mainspring.run" at level INFO; the record's
+        attributes `schedule` (the name), `schedule_id`, `task`, `run_id` and `attempt` state which run wrote it.
         """
-        run = self._held.attempt.run
-        log.info(message, *args, extra=run_fields(run, self._schedule_name(run)))
+        log.info(message, *args, extra=run_fields(self._held.attempt.run, self._schedule_name(self._held)))
+        if self._write_line is not None:
+            self._write_line(self._held, "info", "log", _format(message, args))
+
+
+def _format(message: str, args: tuple[object, ...]) -> str:
+    """Return the text of a line. If the arguments do not fit, they follow the message: a line must not fail a run."""
+    try:
+        return str(message) % args if args else str(message)
+    except Exception:
+        return f"{message} {args!r}"

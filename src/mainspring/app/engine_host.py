@@ -310,14 +310,26 @@ class EngineHost:
         """
         self.engine.post(self._progress.put, held, text)
 
-    def schedule_name(self, run: Run) -> str | None:
+    def write_line(self, held: HeldRun, level: str, source: str, text: str) -> None:
+        """Store a line in the log of a run soon; do not wait. Thread: any.
+
+        `level`, `source` and `text` are those of `LogEntry`. In a child process, the parent stores the line.
+        """
+        if held.execution.relay_line is not None:
+            held.execution.relay_line(level, source, text)
+        elif self._runtime is not None:
+            self._runtime.workers.log_writer.put(held, level, source, text)
+
+    def schedule_name(self, held: HeldRun) -> str | None:
         """Return the name of a run's schedule if this process knows it, else None. Thread: any."""
-        return None if self._runtime is None else self._runtime.workers.run_log.schedule_name(run)
+        if self._runtime is None:
+            return held.execution.schedule
+        return self._runtime.workers.run_logger.schedule_name(held.attempt.run)
 
     def look_up_schedule_soon(self, held: HeldRun) -> None:
         """Let the engine's loop learn the name of the run's schedule soon, if it is not known. Thread: any."""
-        if self._runtime is not None and self.schedule_name(held.attempt.run) is None:
-            self.engine.post(self._runtime.workers.run_log.look_up_soon, held.attempt.run)
+        if self._runtime is not None and self.schedule_name(held) is None:
+            self.engine.post(self._runtime.workers.run_logger.look_up_soon, held.attempt.run)
 
     def subscribe(self, types: tuple[type[Event], ...], subscriber: Subscriber, *, everywhere: bool) -> None:
         """While the engine runs, call `subscriber` with events of these types that this process commits.

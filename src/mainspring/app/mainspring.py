@@ -20,6 +20,7 @@ from mainspring.app.engine_host import EngineHost, HostEnvironment
 from mainspring.app.engine_runner import EngineRunner
 from mainspring.app.http_agents import HttpAgents
 from mainspring.app.locks import Lock, Locks
+from mainspring.app.log_line import LogLine
 from mainspring.app.method_hints import APP_METHODS, missing_attribute
 from mainspring.app.options import AppOptions
 from mainspring.app.queries import Queries
@@ -68,9 +69,10 @@ class Mainspring:
     if these differ, the newer `version` wins. `namespace` separates programs on one store. `tz`: zone of schedules that
     name none. `queues`: only their runs are claimed. `concurrency`: most runs at a time. `lease_ttl`: after it, a
     crashed worker's runs may be claimed again. `heartbeat` None: a third of it. `poll_interval`: longest time between
-    queries for due work. `shutdown_timeout`: time for runs to end at a stop. `history`: how long ended runs stay; None:
-    the store decides. `payload_limit`: bytes of arguments. `labels` describe the instance. `deps`: `ctx.deps`.
-    `agents`: limits of HTTP calls. `on_drift`: "keep" a person's edit of a declared schedule, or restore the "code".
+    queries for due work. `shutdown_timeout`: time for runs to end at a stop. `history`: how long ended runs stay, and
+    `logs_limit`: bytes of all run logs; None: the store decides. `payload_limit`: bytes of arguments. `labels` describe
+    the instance. `deps`: `ctx.deps`. `agents`: limits of HTTP calls. `on_drift`: "keep" a person's edit of a declared
+    schedule, or restore the "code".
     """
 
     @refuse_unknown_options("Mainspring(…)")
@@ -92,6 +94,7 @@ class Mainspring:
         shutdown_timeout: Duration = "30s",
         history: Duration | None = None,
         payload_limit: int = 64 * 1024,
+        logs_limit: int | None = None,
         labels: Mapping[str, str] | None = None,
         deps: Any = None,
         agents: AgentSettings | None = None,
@@ -112,6 +115,7 @@ class Mainspring:
             shutdown_timeout=shutdown_timeout,
             history=history,
             payload_limit=payload_limit,
+            logs_limit=logs_limit,
             labels=labels,
         )
         url = url or os.environ.get("MAINSPRING_URL") or DEFAULT_STORE_URL
@@ -216,7 +220,8 @@ class Mainspring:
 
         Options: name, executor ("auto", "loop", "thread", "process"), retry (3 attempts), timeout of an attempt (none),
         recovery after a crash ("retry", "fail"), max_crashes (3), limit of runs at once, priority, queue, overrun (time
-        after the timeout until what does not stop is abandoned; none). Raises: InvalidInput; DuplicateTask.
+        after the timeout until what does not stop is abandoned; none), capture of "print" and "logging" in the run's
+        log. Raises: InvalidInput; DuplicateTask.
         """
         self._registry.check_task_options(options)
         if not functions:
@@ -446,6 +451,15 @@ class Mainspring:
         `run`: a run id. `schedule`: a name or id. `types`: classes or their names. Times: `since` ≤ time < `until`.
         """
         return await self._queries.find_events(run, schedule, types, since, until, limit)
+
+    async def logs(
+        self, run_id: str, *, attempt: int | None = None, after: int | None = None, limit: int = 1_000
+    ) -> list[LogLine]:
+        """Return up to `limit` lines of a run's log, oldest first: what its handler wrote with `ctx.log`.
+
+        Of one `attempt`, or of all; after the line with the number `after`. Raises: UnknownRun.
+        """
+        return await self._queries.find_logs(run_id, attempt, after, limit)
 
     @overload
     def on_event(self, event: type[E], handler: Callable[[E], Any], *, everywhere: bool = False) -> None: ...

@@ -28,6 +28,7 @@ class AppOptions(TypedDict, total=False):
     shutdown_timeout: Duration
     history: Duration | None
     payload_limit: int
+    logs_limit: int | None
     labels: Mapping[str, str] | None
     deps: Any
     agents: AgentSettings | None

@@ -11,13 +11,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from mainspring.app.engine_host import EngineHost
+from mainspring.app.log_line import LogLine, log_line
 from mainspring.model.event_names import resolve_type_names
 from mainspring.model.events import Event
 from mainspring.model.instant import Ms, instant_ms
 from mainspring.model.policies import check_choice
 from mainspring.model.run import CLAIMABLE, Run, State
+from mainspring.model.run_log import LogEntry
 from mainspring.model.schedule import Schedule
-from mainspring.ports.store import Events, Runs, Schedules
+from mainspring.ports.store import Events, RunLogs, Runs, Schedules
+from mainspring.runtime.runtime import Runtime
 from mainspring.service.unresolved_runs import find_missing_worker, find_unresolved
 
 if TYPE_CHECKING:
@@ -140,6 +143,20 @@ class Queries:
         warning = await self.find_missing_worker(schedule.spec.task)
         if warning is not None:
             log.warning("schedule %r was triggered, but %s", schedule.name, warning)
+
+    async def find_logs(self, run_id: str, attempt: int | None, after: int | None, limit: int) -> list[LogLine]:
+        """Return up to `limit` lines of a run's log, oldest first: of one attempt or all, with numbers over `after`.
+
+        Lines that handlers of this process have written are stored before. Raises: UnknownRun; StoreError.
+        """
+
+        async def read(runtime: Runtime) -> list[LogEntry]:
+            await runtime.commands.run(run_id)
+            await runtime.workers.log_writer.flush()
+            query = RunLogs(run_id=run_id, attempt=attempt, after=None if after is None else str(after), limit=limit)
+            return await runtime.store.find(query)
+
+        return [log_line(entry) for entry in await self._host.call(read)]
 
 
 def _parse_states(state: State | str | Iterable[State | str]) -> tuple[State, ...]:

@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, json
 
 from mainspring.app.engine_host import EngineHost
 from mainspring.app.origin import origin_of
+from mainspring.app.output_capture import CaptureKind, check_capture
 from mainspring.app.signature import payload_body
 from mainspring.app.task import AsyncContextTask, AsyncTask, BaseTask, ContextTask, Task, TaskDecorator, TaskOptions
 from mainspring.app.task_function import check_function
@@ -68,6 +69,8 @@ class TaskSettings(TypedDict, total=False):
     #: Time after the limit until the worker abandons a function that does not stop, so that another attempt may run
     #: beside it; None: the worker waits for its end.
     overrun: Duration | None
+    #: What of the function's output is stored in the log of its run, besides `ctx.log`: "print", "logging" or both.
+    capture: CaptureKind | Iterable[CaptureKind]
 
 
 class DeclareOptions(PolicyOptions, total=False):
@@ -80,6 +83,7 @@ class DeclareOptions(PolicyOptions, total=False):
     limit: int | None
     max_crashes: int
     overrun: Duration | None
+    capture: CaptureKind | Iterable[CaptureKind]
     args: Iterable[Any]
     kwargs: dict[str, Any]
 
@@ -154,6 +158,7 @@ class Registry:
         priority: Priority | PriorityName | int = Priority.NORMAL,
         queue: str = "default",
         overrun: Duration | None = None,
+        capture: CaptureKind | Iterable[CaptureKind] = (),
     ) -> BaseTask[Any, Any]:
         """Make a task of a function, add it to the tables and return it. `TaskSettings` explains the options.
 
@@ -177,6 +182,7 @@ class Registry:
             priority=parse_priority(priority),
             queue=check_name(queue, field="queue"),
             overrun=None if overrun is None else duration_ms(overrun, field="overrun"),
+            capture=check_capture(capture),
         )
         task = self._make_task(function, name, options)
         self.tasks[name] = task

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mainspring.app.background_runner import BackgroundRunner
     from mainspring.app.engine_host import EngineHost
     from mainspring.app.locks import SyncLock
+    from mainspring.app.log_line import LogLine
     from mainspring.app.mainspring import Mainspring
     from mainspring.app.schedule_edit import EditOptions
     from mainspring.app.task import BaseTask
@@ -316,6 +317,15 @@ class SyncDoor:
         """
         found = self._app.events(run=run, schedule=schedule, types=types, since=since, until=until, limit=limit)
         return self._run(found, "events")
+
+    def logs(
+        self, run_id: str, *, attempt: int | None = None, after: int | None = None, limit: int = 1_000
+    ) -> list[LogLine]:
+        """Return up to `limit` lines of a run's log, oldest first: what its handler wrote with `ctx.log`.
+
+        Of one `attempt`, or of all; after the line with the number `after`. Raises: UnknownRun.
+        """
+        return self._run(self._app.logs(run_id, attempt=attempt, after=after, limit=limit), "logs")
 
     # ── agents, locks, running ─────────────────────────────────────────────
 

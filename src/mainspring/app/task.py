@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from mainspring.app.context import Context
 from mainspring.app.dependencies import resolve, resolve_blocking
 from mainspring.app.method_hints import TASK_METHODS, missing_attribute
+from mainspring.app.output_capture import CaptureKind, capture_output
 from mainspring.app.pending_call import PendingCall, coroutine_function
 from mainspring.app.result import ResultEncoder
 from mainspring.app.run_handle import RunHandle
@@ -77,6 +78,8 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     queue: str = "default"
     #: Time after the limit until the worker abandons a function that does not stop; None: the worker waits for its end.
     overrun: Ms | None = None
+    #: What of the function's output is stored in the log of its run: "print", "logging" or both.
+    capture: tuple[CaptureKind, ...] = ()
     #: Which errors of the function are worth another attempt; None: all.
     retry_filter: RetryFilter | None = None
 
@@ -360,8 +363,8 @@ class BaseTask(Generic[P, R]):
         return Handler(
             name=self.name,
             kind=own.kind,
-            call=self._call,
-            call_blocking=self._call_blocking,
+            call=self._call_captured if own.capture else self._call,
+            call_blocking=self._call_blocking_captured if own.capture else self._call_blocking,
             encode=ResultEncoder(self.name),
             module=getattr(self.function, "__module__", None) or "",
             qualname=getattr(self.function, "__qualname__", ""),  # a partial function has none
@@ -403,11 +406,21 @@ class BaseTask(Generic[P, R]):
                 return (held.execution.run_on_loop or asyncio.run)(value)
             return value
 
+    async def _call_captured(self, held: HeldRun) -> Any:
+        """Do what `_call` does, and store the function's output in the log of its run."""
+        with capture_output(self.options.capture, functools.partial(self._host.write_line, held)):
+            return await self._call(held)
+
+    def _call_blocking_captured(self, held: HeldRun) -> Any:
+        """Do what `_call_blocking` does, and store the function's output in the log of its run."""
+        with capture_output(self.options.capture, functools.partial(self._host.write_line, held)):
+            return self._call_blocking(held)
+
     def _context(self, held: HeldRun) -> Context:
         """Return the context of an attempt. If the function has a parameter for it, learn the schedule's name soon."""
         if self.signature.context is not None and held.attempt.run.schedule_id is not None:
             self._host.look_up_schedule_soon(held)
-        return Context(held, self.app.deps, self._host.report_progress, self._host.schedule_name)
+        return Context(held, self.app.deps, self._host.report_progress, self._host.schedule_name, self._host.write_line)
 
     def with_options(self, **changes: Any) -> None:
         """Change fields of `options` for later runs and schedule definitions.

@@ -27,6 +27,7 @@ PROGRAM_KEYS = {
     "scheduler.lease_ttl": "lease_ttl",
     "scheduler.history": "history",
     "scheduler.payload_limit": "payload_limit",
+    "scheduler.logs_limit": "logs_limit",
 }
 
 

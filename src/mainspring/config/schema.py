@@ -47,6 +47,7 @@ KEYS: Mapping[str, Key] = {
     "scheduler.shutdown_timeout": Key(readers.duration_reader(0, HOUR_MS)),
     "scheduler.lease_ttl": Key(readers.duration_reader(300, DAY_MS)),
     "scheduler.history": Key(readers.duration_reader(MINUTE_MS, 36_500 * DAY_MS)),
+    "scheduler.logs_limit": Key(readers.optional_reader(readers.size_reader(0, 1 << 50))),
     "scheduler.payload_limit": Key(readers.size_reader(1, MAX_PAYLOAD_BYTES)),
     "scheduler.max_lag": Key(readers.duration_reader(SECOND_MS, DAY_MS), live=True),
     "agents.concurrency": Key(readers.whole_reader(1, 100_000)),

@@ -79,6 +79,8 @@ class SchedulerSettings(Struct, frozen=True, kw_only=True):
     history: Ms | None = None
     #: The largest size of a run's arguments as JSON, in bytes.
     payload_limit: int = 64 * 1024
+    #: The most bytes of all run logs. None: the store's default, which is 1 GiB, or 64 MiB on Redis and in memory.
+    logs_limit: int | None = None
     #: `/ready` answers 503 while planning is further behind than this.
     max_lag: Ms = 30_000
 

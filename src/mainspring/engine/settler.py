@@ -15,7 +15,7 @@ from mainspring.engine.automatic_pause import log_automatic_pause
 from mainspring.engine.commit.batcher import Batcher
 from mainspring.engine.lookahead import Lookahead
 from mainspring.engine.loop import Loop
-from mainspring.engine.run_log import RunLog
+from mainspring.engine.run_logger import RunLogger
 from mainspring.model.change import Change, RunLease
 from mainspring.model.events import ClockStepped
 from mainspring.model.http import HTTP_TASK, MAX_CALL_CRASHES
@@ -74,7 +74,7 @@ class Settler(Loop):
         observe_store_time: Callable[[Ms], None] = lambda now: None,
         drain_outcomes: Callable[[], None] = lambda: None,
         ending: Container[str] = (),
-        run_log: RunLog | None = None,
+        run_logger: RunLogger | None = None,
         is_unserved: Callable[[str, str], bool] = lambda task, lane: False,
     ) -> None:
         """Work on the agendas of `store`, and commit through `batcher`. `change_id` returns a new id for a change.
@@ -84,7 +84,7 @@ class Settler(Loop):
         runs were unparked. `observe_store_time` receives the store's time whenever schedules or expired leases were
         read. `drain_outcomes` records the outcomes that wait in the workers' inboxes, so that they share the commit
         that plans. `ending`: ids of runs that ended here and whose end is queued for a commit. The crash budget is the
-        number of crashes of its workers after which a run is not executed again (`max_crashes`). `run_log` logs the
+        number of crashes of its workers after which a run is not executed again (`max_crashes`). `run_logger` logs the
         rescue of runs, and learns the names of the schedules that are planned.
         `is_unserved(task, lane)` tells whether a run of that task in that lane waits in vain, because no live instance
         has the task.
@@ -104,7 +104,7 @@ class Settler(Loop):
         self._observe_store_time = observe_store_time
         self._drain_outcomes = drain_outcomes
         self._ending = ending
-        self._run_log = run_log or RunLog(None, clock.monotonic)
+        self._run_logger = run_logger or RunLogger(None, clock.monotonic)
         self._is_unserved = is_unserved
         #: False for an instance with the role worker: it plans no schedules and works on the other three agendas.
         self.plans = True
@@ -223,7 +223,7 @@ class Settler(Loop):
         """
         drafts: list[ScheduleDraft] = []
         for row in due.schedules:
-            self._run_log.learn(row.schedule)
+            self._run_logger.learn(row.schedule)
             next_at = row.schedule.next_at or 0
             try:
                 draft = self._settle(row, max(due.now, next_at))
@@ -385,7 +385,7 @@ class Settler(Loop):
         events = decide(run, command, now)
         after = evolve(run, events[0])
         text = "had worker %s, which stopped renewing its lease; the run is now %s"
-        self._run_log.write(logging.WARNING, run, text, run.owner, after.state)
+        self._run_logger.write(logging.WARNING, run, text, run.owner, after.state)
         return Change(
             id=self._change_id(),
             guard=RunLease(run.id, run.epoch),

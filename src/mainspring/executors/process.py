@@ -16,7 +16,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -24,9 +24,11 @@ from mainspring.executors.outcomes import error_outcome, record_begin, record_en
 from mainspring.executors.process_child import Request, Response, read_frame, write_frame
 from mainspring.executors.thread import NO_THREAD_RETRY_MS
 from mainspring.model.outcome import Cancelled, Failed, HandedBack, Outcome, Snoozed, Succeeded
+from mainspring.model.run import Run
 from mainspring.ports.clock import Clock
-from mainspring.ports.executor import CHILD_VARIABLE, Done, HeldRun
+from mainspring.ports.executor import CHILD_VARIABLE, Done, HeldRun, WriteLine
 from mainspring.ports.threads import Threads
+from mainspring.telemetry.log_format import JsonLineFormatter
 from mainspring.telemetry.run_records import LogRun, log_run
 
 #: Seconds between SIGTERM and SIGKILL.
@@ -52,14 +54,21 @@ class _Child:
         with contextlib.suppress(AttributeError, OSError):  # a system without it: only the end of the pipe tells
             self._life = os.pidfd_open(self.process.pid)
 
-    def ask(self, request: Request) -> Response | None:
-        """Send a request, block until the child answers or dies, and return its response; None if it died."""
+    def ask(self, request: Request, on_line: Callable[[str, str, str], None]) -> Response | None:
+        """Send a request, block until the child answers or dies, and return its response; None if it died.
+
+        `on_line(level, source, text)` is called for each line of the run's log that the child sends before.
+        """
         try:
             write_frame(self.write_fd, msgspec.json.encode(request))
-            answer = read_frame(self.read_fd) if self._wait_for_answer() else None
+            while True:
+                answer = read_frame(self.read_fd) if self._wait_for_answer() else None
+                response = None if answer is None else msgspec.json.decode(answer, type=Response)
+                if response is None or response.line is None:
+                    return response
+                on_line(*response.line)
         except OSError:
-            answer = None
-        return None if answer is None else msgspec.json.decode(answer, type=Response)
+            return None
 
     def _wait_for_answer(self) -> bool:
         """Block until the child answers or dies. Return True if there is an answer to read.
@@ -102,12 +111,27 @@ class ProcessExecutor:
     fields are written in the waiting thread.
     """
 
-    def __init__(self, threads: Threads, clock: Clock, done: Done, *, log_run: LogRun = log_run) -> None:
-        """Call `done` with each outcome, on any thread. `log_run` logs a line about a run, on any thread."""
+    def __init__(
+        self,
+        threads: Threads,
+        clock: Clock,
+        done: Done,
+        *,
+        log_run: LogRun = log_run,
+        write_line: WriteLine = lambda held, level, source, text: None,
+        schedule_name: Callable[[Run], str | None] = lambda run: None,
+    ) -> None:
+        """Call `done` with each outcome, on any thread. `log_run` logs a line about a run, on any thread.
+
+        `write_line` stores a line that a handler wrote in its run's log. `schedule_name(run)` returns the name of the
+        run's schedule for log lines; None: it is not known.
+        """
         self._threads = threads
         self._clock = clock
         self._done = done
         self._log_run = log_run
+        self._write_line = write_line
+        self._schedule_name = schedule_name
         self._idle: queue.SimpleQueue[_Child] = queue.SimpleQueue()
         self._children: set[_Child] = set()
         self._main, self._package = main_program()
@@ -203,7 +227,10 @@ class ProcessExecutor:
                 body=attempt.body,
                 run=attempt.run,
                 log_level=_handlers_log_level(),
-            )
+                log_json=any(isinstance(one.formatter, JsonLineFormatter) for one in logging.getLogger().handlers),
+                schedule=self._schedule_name(attempt.run),
+            ),
+            functools.partial(self._write_line, held),
         )
         record_end(execution, self._clock)
         execution.handle = None

@@ -10,12 +10,14 @@ import logging
 import os
 import signal
 import sys
+import threading
 import types
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from mainspring.model.ids import storable_text
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Cancelled, Failed, Outcome, Snoozed, Succeeded
 from mainspring.model.run import Run
@@ -24,9 +26,6 @@ from mainspring.ports.executor import CHILD_VARIABLE, ProgramLoaded
 #: The name under which a child imports the program's main module. It is not `__main__`, so that code behind the usual
 #: guard (`if __name__ == "__main__"`) does not run.
 MAIN_MODULE = "__mainspring_main__"
-
-
-LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class Request(Struct, frozen=True):
@@ -45,10 +44,14 @@ class Request(Struct, frozen=True):
     body: str | None
     run: Run
     log_level: int | None = None
+    #: True if the parent logs lines of JSON, so the child does, too.
+    log_json: bool = False
+    #: The name of the run's schedule, for log lines; None: there is none, or the parent does not know it.
+    schedule: str | None = None
 
 
 class Response(Struct, frozen=True, omit_defaults=True):
-    """How the call of a handler ended.
+    """How the call of a handler ended; or, if `line` is given, a line of the run's log while the call is under way.
 
     At most one of `result`, `error`, `snooze` and `cancel` is given; if none is, the handler returned None. The fields
     `reason`, `fingerprint`, `trace` and `retry` belong to `error` and mean what they mean in `Failed`.
@@ -62,6 +65,8 @@ class Response(Struct, frozen=True, omit_defaults=True):
     retry: bool = True
     snooze: Ms | None = None
     cancel: str | None = None
+    #: Level, source and text.
+    line: tuple[str, str, str] | None = None
 
 
 def write_frame(fd: int, data: bytes) -> None:
@@ -93,11 +98,48 @@ def serve(read_fd: int, write_fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     while (frame := read_frame(read_fd)) is not None:
         request = msgspec.json.decode(frame, type=Request)
-        write_frame(write_fd, msgspec.json.encode(_answer(request)))
+        relay = _LineRelay(write_fd)
+        response = _answer(request, relay)
+        relay.close()
+        write_frame(write_fd, msgspec.json.encode(response))
 
 
-def _answer(request: Request) -> Response:
-    """Call the handler that a request names, and return how the call ended. An error, too, becomes a response."""
+class _LineRelay:
+    """Sends lines of the run's log to the parent while a request is under way. Thread: any."""
+
+    def __init__(self, write_fd: int) -> None:
+        self._write_fd = write_fd
+        self._lock = threading.Lock()
+        self._is_open = True
+
+    def send(self, level: str, source: str, text: str) -> None:
+        """Send a line. After `close`, drop it: the parent would take it for a line of the next run."""
+        frame = msgspec.json.encode(Response(line=(storable_text(level), storable_text(source), storable_text(text))))
+        with self._lock:  # a frame of another thread must not begin inside this one
+            if self._is_open:
+                write_frame(self._write_fd, frame)
+
+    def close(self) -> None:
+        """Send no further line. Return when no line is being sent."""
+        with self._lock:
+            self._is_open = False
+
+
+def _configure_logging(level: int, *, as_json: bool) -> None:
+    """Log to standard error in the format of the parent. Only the first call has an effect."""
+    if not logging.getLogger().handlers:
+        from mainspring.telemetry.log_format import JsonLineFormatter, TextFormatter
+
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonLineFormatter() if as_json else TextFormatter())
+        logging.basicConfig(level=level, handlers=[handler])
+
+
+def _answer(request: Request, relay: _LineRelay) -> Response:
+    """Call the handler that a request names, and return how the call ended. An error, too, becomes a response.
+
+    Lines of the run's log are sent by `relay` meanwhile.
+    """
     from mainspring.executors.outcomes import error_outcome, value_outcome
     from mainspring.ports.clock import SystemClock
     from mainspring.ports.executor import Attempt, HeldRun
@@ -106,10 +148,11 @@ def _answer(request: Request) -> Response:
     attempt: Attempt | None = None
     try:
         if request.log_level is not None:
-            logging.basicConfig(level=request.log_level, format=LOG_FORMAT)  # only the first call has an effect
+            _configure_logging(request.log_level, as_json=request.log_json)
         handler = _find(request)
         attempt = Attempt(request.run, request.body, handler, None)
         held = HeldRun(attempt, SystemClock().boot() + 1_000_000_000)
+        held.execution.relay_line, held.execution.schedule = relay.send, request.schedule
         outcome = value_outcome(attempt, handler.call_blocking(held))
     except BaseException as error:  # SystemExit in a handler is an outcome like any other
         outcome = error_outcome(error, attempt)

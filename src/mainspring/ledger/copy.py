@@ -3,7 +3,7 @@
 The target's own log shows how far the copy is: a page is written in one transaction, and only if the log ends where the
 page begins. A copy that was interrupted is therefore resumed at the end of this log and writes no event twice. Runs go
 with a page as they are in the source now, not as they were at the event. After the last page come schedules, open runs
-(once more), gates, tallies, secrets and API keys; a resumed copy writes all of these again.
+(once more), gates, tallies, secrets and API keys; a resumed copy writes all of these again. Logs of runs come last.
 
 The target keeps the source's name in the data of a named lease, `copy`. Other named leases are copied with their epochs
 and the time that is left of them: fencing tokens keep growing, and a fire that was executed stays taken. Instances are
@@ -37,8 +37,10 @@ from mainspring.ports.store import (
     Gates,
     KeyValues,
     Leases,
+    LoggedRuns,
     Page,
     Query,
+    RunLogs,
     Runs,
     Schedules,
     Spans,
@@ -292,10 +294,10 @@ class _Writer:
     async def write_rows(self, now: Ms | None) -> int:
         """Write the rows that follow the log's last page; return how many runs are running in the target.
 
-        These are schedules, open runs, gates, tallies (counts of removed rows), leases, secrets and API keys. Open runs
-        are written a second time, because parking and progress have no event. Secrets and API keys that the source no
-        longer has are removed from the target. `now`: the instant at which the source is asked for touched schedules;
-        None: the source's clock decides.
+        These are schedules, open runs, gates, tallies (counts of removed rows), leases, secrets, API keys and logs of
+        runs. Open runs are written a second time, because parking and progress have no event. Secrets and API keys that
+        the source no longer has are removed from the target. `now`: the instant at which the source is asked for
+        touched schedules; None: the source's clock decides.
         """
         touched = {
             row.schedule.id: row.touched
@@ -326,6 +328,7 @@ class _Writer:
             await self._write(Page(after=self.at, tallies=tuple(tallies[start : start + 1_000])))
         await self._write_leases()
         await self._write_values()
+        await self._write_logs()
         return running
 
     async def _write_leases(self) -> None:
@@ -343,6 +346,15 @@ class _Writer:
             async for row in iterate_rows(self._target, KeyValues(kind=kind, limit=500), lambda row: row.id):
                 if row.id not in names:
                     await self._target.remove(kind, [row.id])
+
+    async def _write_logs(self) -> None:
+        """Write the logs of runs. Of a log that an earlier call has written, write only the lines that it lacks."""
+        async for run_ids in _read_pages(self._source, LoggedRuns(limit=500), lambda run_id: run_id):
+            for run_id in run_ids:
+                query = RunLogs(run_id=run_id, limit=_NO_LIMIT)
+                lines, written = await self._source.find(query), await self._target.find(query)
+                if len(lines) > len(written):
+                    await self._target.append_log(lines[len(written) :], self._target.capabilities.logs_limit)
 
     async def _write_schedules(self, rows: list[Schedule], touched: dict[str, int]) -> None:
         """Write rows of schedules, and their payloads before. `touched`: schedule id → number of its last touch."""

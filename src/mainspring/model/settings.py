@@ -48,6 +48,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     history: Ms | None = None
     #: The most bytes of a run's arguments as JSON.
     payload_limit: int = 64 * 1024
+    #: The most bytes of all run logs in the store. None: the default of the store; 0: no lines are stored.
+    logs_limit: int | None = None
     #: A schedule that no live instance of the app has declared for this long is paused.
     undeclared_after: Ms = 600_000
     #: Texts by name that describe the instance where instances are listed.
@@ -70,6 +72,7 @@ def make_settings(
     shutdown_timeout: Duration = "30s",
     history: Duration | None = None,
     payload_limit: int = 64 * 1024,
+    logs_limit: int | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Settings:
     """Return the settings with the values that a user passed. `Settings` explains the fields.
@@ -80,6 +83,10 @@ def make_settings(
     ttl, beat = _check_lease(lease_ttl, heartbeat)
     if not isinstance(payload_limit, int) or not 1 <= payload_limit <= MAX_PAYLOAD_BYTES:
         raise InvalidInput("payload_limit", f"{payload_limit!r} is out of range", f"Use 1 to {MAX_PAYLOAD_BYTES} bytes")
+    if logs_limit is not None and (isinstance(logs_limit, bool) or not isinstance(logs_limit, int) or logs_limit < 0):
+        raise InvalidInput(
+            "logs_limit", f"{logs_limit!r} is no number of bytes", "Use 0 or more bytes, such as 1 << 30"
+        )
     return Settings(
         namespace=check_name(namespace, field="namespace"),
         app=check_name(app, field="app"),
@@ -92,6 +99,7 @@ def make_settings(
         shutdown_timeout=duration_ms(shutdown_timeout, field="shutdown_timeout"),
         history=None if history is None else duration_ms(history, field="history"),
         payload_limit=payload_limit,
+        logs_limit=logs_limit,
         labels=_check_labels(labels or {}),
     )
 

@@ -149,6 +149,10 @@ class Execution(Struct, eq=False):
     run_on_loop: Callable[[Coroutine[Any, Any, Any]], Any] | None = None
     #: For the call of an agent: sets its time limit to seconds from now. None: the call begins now, with its own limit.
     set_limit: Callable[[float | None], None] | None = None
+    #: In a child process: passes a line of the run's log (level, source, text) to the parent process.
+    relay_line: Callable[[str, str, str], None] | None = None
+    #: In a child process: the name of the run's schedule, for log lines; None: there is none, or it is not known.
+    schedule: str | None = None
 
 
 class HeldRun(Struct, eq=False):
@@ -187,6 +191,9 @@ class HeldRun(Struct, eq=False):
         """Give up waiting for the handler: what it returns later is ignored. Thread: engine loop."""
         self.is_abandoned = True
 
+
+#: Stores a line of a run's log: the run, then level, source and text, as in `LogEntry`. Thread: any.
+WriteLine = Callable[[HeldRun, str, str, str], None]
 
 #: What an executor calls with the run and the outcome when an attempt has ended.
 Done = Callable[[HeldRun, Outcome], None]

@@ -24,6 +24,7 @@ from mainspring.model.keyvalue import KeyValue
 from mainspring.model.lease import Lease
 from mainspring.model.retention import Purged, Retention, Tally
 from mainspring.model.run import Run, State
+from mainspring.model.run_log import LogEntry
 from mainspring.model.schedule import Schedule, ScheduleState, Span
 
 T = TypeVar("T")
@@ -46,6 +47,8 @@ class Capabilities(Struct, frozen=True):
     history: Ms = 30 * 86_400_000
     #: The most ended runs that are kept; None: no limit.
     ended_runs: int | None = None
+    #: The most bytes of all run logs together, unless the user configures it.
+    logs_limit: int = 1 << 30
 
 
 # ── due work ────────────────────────────────────────────────────────────────
@@ -316,6 +319,17 @@ class KeyValues(Query[KeyValue], frozen=True, kw_only=True):
     ids: tuple[str, ...] | None = None
 
 
+class RunLogs(Query[LogEntry], frozen=True, kw_only=True):
+    """Selects lines of one run's log, in the order of their numbers. `after` is the number of a line."""
+
+    run_id: RunId
+    attempt: int | None = None
+
+
+class LoggedRuns(Query[RunId], frozen=True, kw_only=True):
+    """Selects the ids of the runs that have a log, in their order. `after` is a run id."""
+
+
 class Store(Protocol):
     """The only way to the stored state. Its methods raise `StoreError` if they cannot do their work.
 
@@ -432,11 +446,20 @@ class Store(Protocol):
         """
         ...
 
+    async def append_log(self, entries: Sequence[LogEntry], limit: int) -> None:
+        """Append lines to the logs of their runs in one transaction, and number them.
+
+        A run's log takes up to `MAX_RUN_LOG_BYTES`; then a line says that the rest was cut. Lines of runs that do not
+        exist are dropped. If all logs together have more than `limit` bytes after that, whole logs are removed, those
+        of the oldest runs first; one call removes up to a thousand.
+        """
+        ...
+
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         """Remove rows that the policy no longer keeps, at most `limit` of each kind. Return what was removed.
 
         A store may remove more than `limit` spans. Tallies (counts of removed rows) and snapshots of schedules take the
-        place of removed rows and events, so that the ledger still adds up.
+        place of removed rows and events, so that the ledger still adds up. The log of a run is removed with the run.
         """
         ...
 

@@ -128,7 +128,7 @@ class Runtime:
         #: The writer for callers' own loops and threads; None if the store allows none.
         self.caller_writer = self._make_caller_writer(open_another)
         self.notes = LogNotes(settings.namespace, self.batcher, self.change_id)
-        self.recorder = Recorder(self.batcher, time, rng, self.change_id, poll, self.workers.run_log)
+        self.recorder = Recorder(self.batcher, time, rng, self.change_id, poll, self.workers.run_logger)
         apply, apply_many = self.batcher.apply, self.batcher.apply_many
         self.commands = Commands(
             settings.namespace, store, apply, apply_many, time, self.ids, self.change_id, lambda: self.vault
@@ -145,7 +145,7 @@ class Runtime:
             observe_store_time=time.observe,
             drain_outcomes=self.workers.drain_outcomes,
             ending=self.recorder.ending,
-            run_log=self.workers.run_log,
+            run_logger=self.workers.run_logger,
             is_unserved=lambda task, lane: self.unserved.is_unserved(task, lane),
         )
         self._wakeups = Wakeups(self.settler, self.workers, self.waiters, self.publisher, self.broker_link)

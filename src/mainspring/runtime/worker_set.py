@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from mainspring.engine.commit.batcher import EventSink
 from mainspring.engine.commit.shared_claims import SharedClaims
-from mainspring.engine.run_log import RunLog
+from mainspring.engine.run_logger import RunLogger
 from mainspring.engine.store_clock import StoreClock
+from mainspring.engine.work.log_writer import LogWriter
 from mainspring.engine.work.recorder import Recorder
 from mainspring.engine.work.watchdog import Watchdog
 from mainspring.engine.work.worker import Worker
@@ -64,7 +65,9 @@ class WorkerSet:
         self._threads = threads
         self._post = post
         #: Logs lines about runs, also for the recorder and the settler.
-        self.run_log = RunLog(store, clock.monotonic)
+        self.run_logger = RunLogger(store, clock.monotonic)
+        #: Stores the lines that handlers write in the logs of their runs.
+        self.log_writer = LogWriter(store, clock, settings.logs_limit, post)
         self._handler_loop: asyncio.AbstractEventLoop | None = None
         self._watchdog: Watchdog | None = None
         #: The workers whose claims may share a commit with changes.
@@ -132,9 +135,9 @@ class WorkerSet:
         )
         if handler_loop is not asyncio.get_running_loop():
             give_up = functools.partial(timeout_outcome, abandoned=True)
-            report = functools.partial(log_time_limit, self.run_log.write)
+            report = functools.partial(log_time_limit, self.run_logger.write)
             on_loop = self._watchdog = Watchdog(
-                on_loop, handler_loop, self._clock, self._owner, note, give_up, report, worker, self.run_log
+                on_loop, handler_loop, self._clock, self._owner, note, give_up, report, worker, self.run_logger
             )
         if inline:
             return {"async": on_loop, "sync": on_loop, "thread": on_loop, "process": on_loop}
@@ -149,11 +152,18 @@ class WorkerSet:
         """Return the executor of handlers that run in child processes. `LazyExecutor` calls this when it is needed."""
         from mainspring.executors.process import ProcessExecutor  # most programs never need it
 
-        return ProcessExecutor(self._threads, self._clock, worker.outcomes.put, log_run=self._log_run)
+        return ProcessExecutor(
+            self._threads,
+            self._clock,
+            worker.outcomes.put,
+            log_run=self._log_run,
+            write_line=self.log_writer.put,
+            schedule_name=self.run_logger.schedule_name,
+        )
 
     def _log_run(self, level: int, run: Run, text: str, *args: object) -> None:
-        """Log a line about a run, as `RunLog.write` does. The executors call this. Thread: any."""
-        self._post(functools.partial(self.run_log.write, level, run, text, *args))
+        """Log a line about a run, as `RunLogger.write` does. The executors call this. Thread: any."""
+        self._post(functools.partial(self.run_logger.write, level, run, text, *args))
 
     def make_agent_worker(
         self, settings: AgentSettings, vault: Vault, recorder: Recorder, publisher: EventSink
@@ -213,11 +223,12 @@ class WorkerSet:
         left = [worker for worker in self if worker.running]
         for executor in self.executors.values():
             await executor.close()
-        await self.run_log.drain()
+        await self.run_logger.drain()
+        await self.log_writer.close()
         self.claims.clear()
         lingering = None
         if left and self._handler_loop is not None:
-            lingering = Lingering(left, self._handler_loop, self.run_log.write)
+            lingering = Lingering(left, self._handler_loop, self.run_logger.write)
             lingering.begin()
         self.worker = self.agents = None
         return lingering

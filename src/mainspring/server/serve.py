@@ -53,6 +53,7 @@ def make_app(resolved: Resolved, program: Mainspring | None) -> Mainspring:
             shutdown_timeout=scheduler.shutdown_timeout / 1000,
             history=None if scheduler.history is None else scheduler.history / 1000,
             payload_limit=scheduler.payload_limit,
+            logs_limit=scheduler.logs_limit,
         )
     configure_program(program, resolved)
     own = program.settings

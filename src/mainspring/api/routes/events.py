@@ -56,7 +56,7 @@ async def stream_events(request: Request) -> Response:
     caller: str = getattr(request.state, "caller", "")
     if reason := api.stream_slots.take(caller):
         raise Refused(503, "busy", reason, headers={"Retry-After": "5"})
-    return _StreamResponse(
+    return StreamAnswer(
         _stream(api, request, cursor, types, schedule_id),
         lambda: api.stream_slots.give_back(caller),
         headers=headers,
@@ -64,7 +64,7 @@ async def stream_events(request: Request) -> Response:
     )
 
 
-class _StreamResponse(StreamingResponse):
+class StreamAnswer(StreamingResponse):
     """Answer that calls `on_end` when it has been sent or the client has left, even if `content` never began."""
 
     def __init__(self, content: AsyncIterator[bytes], on_end: Callable[[], None], **options: Any) -> None:
@@ -104,7 +104,7 @@ async def _stream(
     None: of any schedule.
     """
     loop = asyncio.get_running_loop()
-    last_sent, pause = loop.time(), MIN_POLL_SECONDS
+    last_sent, wait = loop.time(), MIN_POLL_SECONDS
     yield b"retry: 1000\n: open\n\n"
     while not api.closing.is_set():
         found = await api.host.call(lambda _: cursor.read(STREAM_READ_EVENTS))
@@ -112,18 +112,18 @@ async def _stream(
             parts = [_encode(position, event) for position, event in found if _matches(api, event, types, schedule_id)]
             # The client's position advances even if the filter leaves no event.
             yield b"".join(parts) or f"id: {found[-1][0]}\n\n".encode()
-            last_sent, pause = loop.time(), MIN_POLL_SECONDS
+            last_sent, wait = loop.time(), MIN_POLL_SECONDS
             continue
         if loop.time() - last_sent >= PING_SECONDS:
             yield b": ping\n\n"
             last_sent = loop.time()
         if await request.is_disconnected():
             return
-        await _pause(api, pause)
-        pause = min(MAX_POLL_SECONDS, pause * 1.5)
+        await pause(api, wait)
+        wait = min(MAX_POLL_SECONDS, wait * 1.5)
 
 
-async def _pause(api: Api, seconds: float) -> None:
+async def pause(api: Api, seconds: float) -> None:
     """Wait for `seconds`, but at most until the app closes its event streams."""
     try:
         async with asyncio.timeout(seconds):

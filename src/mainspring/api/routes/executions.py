@@ -63,14 +63,14 @@ async def get_execution(request: Request) -> Response:
     """Read an execution by its id, with its payload and attempts."""
     api = api_of(request)
     parse_query(request, NoQuery)
-    return json_response(await _detailed_view(api, await _find(api, request)))
+    return json_response(await _detailed_view(api, await find_execution(api, request)))
 
 
 async def cancel_execution(request: Request) -> Response:
     """Cancel a waiting execution at once; ask a running one to stop. The answer is 409 if the execution has ended."""
 
     async def action(api: Api, body: CancelBody) -> Response:
-        run = await _find(api, request)
+        run = await find_execution(api, request)
         if run.state in ENDED:
             raise Refused(409, "conflict", f"The execution has ended already ({execution_view(run).status})")
         reason, actor = body.reason or "cancelled", actor_of(request)
@@ -89,14 +89,14 @@ async def retry_execution(request: Request) -> Response:
     """
 
     async def action(api: Api, _: EmptyBody) -> Response:
-        run, actor = await _find(api, request), actor_of(request)
+        run, actor = await find_execution(api, request), actor_of(request)
         run = await api.host.call(lambda runtime: runtime.commands.acting_as(actor).reopen(run.id, by=actor))
         return json_response(await _detailed_view(api, run))
 
     return await run_action(request, EmptyBody, action)
 
 
-async def _find(api: Api, request: Request) -> Run:
+async def find_execution(api: Api, request: Request) -> Run:
     """Return the run whose id is in the path of the request. Raises: UnknownRun if there is none."""
     run_id: str = request.path_params["id"]
     if not run_id.isprintable():

@@ -15,6 +15,7 @@ from mainspring.model.keyvalue import KeyValue
 from mainspring.model.lease import Lease
 from mainspring.model.retention import Tally
 from mainspring.model.run import Run
+from mainspring.model.run_log import LogEntry
 from mainspring.model.schedule import Schedule, Span
 from mainspring.ports.store import (
     Bodies,
@@ -25,7 +26,9 @@ from mainspring.ports.store import (
     Lanes,
     LastRuns,
     Leases,
+    LoggedRuns,
     Query,
+    RunLogs,
     Runs,
     Schedules,
     Spans,
@@ -186,6 +189,14 @@ class MemoryFind(MemoryTables):
         )
         return [one for _, one in zip(range(q.limit), rows, strict=False)]
 
+    def _find_logs(self, q: RunLogs) -> list[LogEntry]:
+        after = int(q.after) if q.after else 0
+        rows = (x for x in self._logs.get(q.run_id, ()) if x.n > after and q.attempt in (None, x.attempt))
+        return [one for _, one in zip(range(q.limit), rows, strict=False)]
+
+    def _find_logged_runs(self, q: LoggedRuns) -> list[str]:
+        return sorted(run_id for run_id in self._logs if run_id > (q.after or ""))[: q.limit]
+
     _FIND: ClassVar[dict[type, Callable[..., Sequence[Any]]]] = {
         Runs: _find_runs,
         LastRuns: _find_last_runs,
@@ -198,4 +209,6 @@ class MemoryFind(MemoryTables):
         Leases: _find_leases,
         Tallies: _find_tallies,
         KeyValues: _find_kept,
+        RunLogs: _find_logs,
+        LoggedRuns: _find_logged_runs,
     }

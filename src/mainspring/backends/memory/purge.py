@@ -92,11 +92,16 @@ class MemoryPurge(MemoryTables):
             yield run
 
     def _remove_runs(self, runs: list[Run]) -> set[int]:
-        """Delete runs and their lists of events; return the numbers of these events, which the log still has."""
+        """Delete runs with their logs and lists of events; return the numbers of these events.
+
+        The event log still has them.
+        """
         removed: set[int] = set()
         for run in runs:
             removed.update(event.seq for event in self._run_events.pop(run.id, ()))
             del self._runs[run.id]
+            self._logs.pop(run.id, None)
+            self._log_sizes.pop(run.id, None)
             if run.schedule_id is not None:
                 self._of_schedule[run.schedule_id].pop(run.id, None)
             self._fire_keys.pop((run.schedule_id, run.fire_key), None)

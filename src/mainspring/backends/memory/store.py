@@ -13,14 +13,16 @@ from mainspring.backends.memory.purge import MemoryPurge
 from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import KeyValue
 from mainspring.model.lease import Lease
+from mainspring.model.run_log import LogEntry
 from mainspring.ports.store import Capabilities
 from mainspring.rules.retention import is_keyvalue_expired
+from mainspring.rules.run_logs import MAX_REMOVED_LOGS, LogSize, admit_lines, logs_to_remove
 
 
 class MemoryStore(MemoryApply, MemoryDue, MemoryFind, MemoryPurge):
     """A store whose data is lost with the object. For tests, and for programs that need no durable state."""
 
-    capabilities = Capabilities(durable=False, multi_process=False)
+    capabilities = Capabilities(durable=False, multi_process=False, logs_limit=64 << 20)
 
     async def open(self) -> None:
         """Do nothing: there is nothing to prepare."""
@@ -31,6 +33,22 @@ class MemoryStore(MemoryApply, MemoryDue, MemoryFind, MemoryPurge):
 
     async def wait(self, timeout: float) -> bool:
         return await self._hints.wait(timeout)
+
+    # ── run logs ───────────────────────────────────────────────────────────
+
+    async def append_log(self, entries: Sequence[LogEntry], limit: int) -> None:
+        known = {run_id for entry in entries if (run_id := entry.run_id) in self._runs}
+        stored, grown = admit_lines(entries, {run_id: self._log_sizes.get(run_id, LogSize()) for run_id in known})
+        if not stored:
+            return
+        for entry in stored:
+            self._last_line += 1
+            self._logs.setdefault(entry.run_id, []).append(structs.replace(entry, n=self._last_line))
+        self._log_sizes.update(grown)
+        excess = sum(size.bytes for size in self._log_sizes.values()) - limit
+        oldest = [(run_id, self._log_sizes[run_id].bytes) for run_id in sorted(self._log_sizes)]
+        for run_id, _ in logs_to_remove(oldest[:MAX_REMOVED_LOGS], excess):
+            del self._logs[run_id], self._log_sizes[run_id]
 
     # ── named leases ───────────────────────────────────────────────────────
 

@@ -14,10 +14,12 @@ from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import KeyValue
 from mainspring.model.lease import Lease
 from mainspring.model.run import CLAIMABLE, OPEN, Run, State
+from mainspring.model.run_log import LogEntry
 from mainspring.model.schedule import Schedule, Span
 from mainspring.ports.clock import Clock, SystemClock
 from mainspring.ports.store import Page
 from mainspring.rules.retention import TallyKey
+from mainspring.rules.run_logs import LogSize
 
 
 class _Queue:
@@ -63,6 +65,11 @@ class MemoryTables:
         self._leases: dict[str, Lease] = {}
         self._tallies: dict[TallyKey, int] = defaultdict(int)
         self._kept: dict[tuple[str, str], KeyValue] = {}
+        #: Run id → lines of its log, and their size.
+        self._logs: dict[str, list[LogEntry]] = {}
+        self._log_sizes: dict[str, LogSize] = {}
+        #: Number of the last line of any log.
+        self._last_line = 0
         # Indexes over the rows above. A dictionary with None as values is an ordered set.
         #: Schedule id → ids of its runs, and ids of its open runs.
         self._of_schedule: dict[str, dict[str, None]] = defaultdict(dict)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from mainspring.backends.postgres import keyvalue as kept
+from mainspring.backends.postgres import run_logs
 from mainspring.backends.postgres.database import Database, Session
 from mainspring.backends.postgres.leases import HIGHEST_CHARACTER, LEASE_COLUMNS
 from mainspring.backends.postgres.rows import (
@@ -39,7 +40,9 @@ from mainspring.ports.store import (
     Lanes,
     LastRuns,
     Leases,
+    LoggedRuns,
     Query,
+    RunLogs,
     Runs,
     Schedules,
     Spans,
@@ -305,5 +308,7 @@ _FIND: dict[type, Callable[..., Awaitable[Sequence[Any]]]] = {
     Lanes: _find_lanes,
     Leases: _find_leases,
     Tallies: _find_tallies,
+    RunLogs: run_logs.find,
+    LoggedRuns: run_logs.find_logged_runs,
     KeyValues: kept.find,
 }

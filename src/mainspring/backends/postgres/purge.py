@@ -26,6 +26,7 @@ from mainspring.backends.postgres.rows import (
     storable_text,
     unnest_columns,
 )
+from mainspring.backends.postgres.run_logs import remove_logs
 from mainspring.model.gate import SCHEDULE_GATE_PREFIX
 from mainspring.model.ids import ScheduleId
 from mainspring.model.instant import Ms
@@ -201,10 +202,11 @@ async def _add_tallies(session: Session, tallies: Mapping[TallyKey, int]) -> Non
 
 
 async def _remove_runs(session: Session, ids: list[str]) -> list[int]:
-    """Delete the runs with these ids and their events; return the numbers of the deleted events."""
+    """Delete the runs with these ids, their events and logs; return the numbers of the deleted events."""
     if not ids:
         return []
     removed = [row["seq"] for row in await session.fetch(_DELETE_RUN_EVENTS, ids)]
+    await remove_logs(session, ids)
     await session.fetch("DELETE FROM §run WHERE id = ANY ($1::text[])", ids)
     return removed
 

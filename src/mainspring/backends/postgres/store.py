@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from mainspring.backends.postgres import apply, caller_connections, claim, due, find, leases, purge, restore, run_leases
+from mainspring.backends.postgres import (
+    apply,
+    caller_connections,
+    claim,
+    due,
+    find,
+    leases,
+    purge,
+    restore,
+    run_leases,
+    run_logs,
+)
 from mainspring.backends.postgres import keyvalue as kept
 from mainspring.backends.postgres.advisory import AdvisoryLocks
 from mainspring.backends.postgres.database import Database, upgrade_schema
@@ -24,6 +35,7 @@ from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import KeyValue
 from mainspring.model.lease import Lease
 from mainspring.model.retention import Purged, Retention
+from mainspring.model.run_log import LogEntry
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import (
     Agenda,
@@ -168,6 +180,9 @@ class PostgresStore:
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         return await retry_conflicts(lambda: purge.purge(self._db, policy, limit, now))
+
+    async def append_log(self, entries: Sequence[LogEntry], limit: int) -> None:
+        await retry_conflicts(lambda: run_logs.append_log(self._db, entries, limit))
 
     async def put(self, items: Sequence[KeyValue], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
         return await retry_conflicts(lambda: kept.put(self._db, items, replace, now))

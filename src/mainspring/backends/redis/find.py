@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
-from mainspring.backends.redis import keyvalue, leases
+from mainspring.backends.redis import keyvalue, leases, run_logs
 from mainspring.backends.redis.database import Argument, Database
 from mainspring.backends.redis.rows import read_event, read_run, read_schedule, read_span
 from mainspring.backends.redis.scripts import load
@@ -33,7 +33,9 @@ from mainspring.ports.store import (
     Lanes,
     LastRuns,
     Leases,
+    LoggedRuns,
     Query,
+    RunLogs,
     Runs,
     Schedules,
     Spans,
@@ -481,4 +483,6 @@ _FIND: dict[type, Callable[..., Awaitable[Sequence[Any]]]] = {
     Leases: leases.find,
     Tallies: _find_tallies,
     KeyValues: keyvalue.find,
+    RunLogs: run_logs.find,
+    LoggedRuns: run_logs.find_logged_runs,
 }

@@ -148,8 +148,15 @@ class MemoryGuard:
         passes. The memory figures may be a second old. If they cannot be read, StoreError or ConnectionLost is raised.
         """
         limit = _memory_limit(changes)
-        if limit is None:
-            return
+        if limit is not None:
+            await self._check_ratio(db, limit)
+
+    async def check_room_for_logs(self, db: Database) -> None:
+        """Raise StoreNearlyFull from 90 % of `maxmemory` on: the rest is reserved for work under way, not for logs."""
+        await self._check_ratio(db, ENQUEUE_MEMORY_RATIO)
+
+    async def _check_ratio(self, db: Database, limit: float) -> None:
+        """Raise StoreNearlyFull or StoreFull if the server uses more than this share of `maxmemory`."""
         now = asyncio.get_running_loop().time()
         if now - self._read_at > _MEMORY_INFO_MAX_AGE_SECONDS:
             self._read_at = now

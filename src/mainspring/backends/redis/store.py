@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from mainspring.backends.redis import apply, claim, due, find, keyvalue, leases, purge, restore
+from mainspring.backends.redis import apply, claim, due, find, keyvalue, leases, purge, restore, run_logs
 from mainspring.backends.redis.database import Database
 from mainspring.backends.redis.notifications import Notifications
 from mainspring.backends.redis.settings import RedisSettings, read_url
@@ -21,6 +21,7 @@ from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import KeyValue
 from mainspring.model.lease import Lease
 from mainspring.model.retention import Purged, Retention
+from mainspring.model.run_log import LogEntry
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import (
     Agenda,
@@ -54,6 +55,7 @@ class RedisStore:
         remote=True,
         history=_DEFAULT_HISTORY_MS,
         ended_runs=200_000,
+        logs_limit=64 << 20,
     )
 
     def __init__(
@@ -131,6 +133,9 @@ class RedisStore:
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         return await translate_failures(purge.purge(self._db, policy, limit, now))
+
+    async def append_log(self, entries: Sequence[LogEntry], limit: int) -> None:
+        await translate_failures(run_logs.append_log(self._db, entries, limit))
 
     async def put(self, items: Sequence[KeyValue], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
         return await translate_failures(keyvalue.put(self._db, items, replace, now))

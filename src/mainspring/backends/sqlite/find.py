@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from mainspring.backends.sqlite import keyvalue
+from mainspring.backends.sqlite import keyvalue, run_logs
 from mainspring.backends.sqlite.database import Database
 from mainspring.backends.sqlite.rows import (
     EVENT_JSON,
@@ -35,7 +35,9 @@ from mainspring.ports.store import (
     Lanes,
     LastRuns,
     Leases,
+    LoggedRuns,
     Query,
+    RunLogs,
     Runs,
     Schedules,
     Spans,
@@ -291,4 +293,6 @@ _FIND: dict[type, Callable[..., Sequence[Any]]] = {
     Leases: _find_leases,
     Tallies: _find_tallies,
     KeyValues: keyvalue.find,
+    RunLogs: run_logs.find,
+    LoggedRuns: run_logs.find_logged_runs,
 }

@@ -21,6 +21,7 @@ from mainspring.backends.sqlite.rows import (
     read_events,
     read_schedules,
 )
+from mainspring.backends.sqlite.run_logs import remove_logs
 from mainspring.model.gate import SCHEDULE_GATE_PREFIX
 from mainspring.model.ids import ScheduleId
 from mainspring.model.instant import Ms
@@ -54,6 +55,8 @@ SELECT json_group_array(json_array(rowid, schedule_id, through, reason, count)) 
 _RUN_EVENTS = """
 SELECT json_group_array(e.seq) FROM json_each(?1) j CROSS JOIN event e WHERE e.rid = j.value AND e.rid IS NOT NULL
 """
+#: Parameter: row numbers of runs. Returns their ids.
+_RUN_IDS = "SELECT json_group_array(r.id) FROM json_each(?1) j CROSS JOIN run r ON r.rid = j.value"
 #: Parameter: schedule ids. Returns the schedules' own events, without those of their runs, in the order of the log.
 _STREAMS = f"""
 SELECT json_group_array({EVENT_JSON}) FROM (
@@ -226,10 +229,11 @@ def _compact(db: Database, rows: Removable, spans: list[_Span], wall: Ms) -> tup
 
 
 def _remove_runs(db: Database, rids: list[int]) -> list[int]:
-    """Delete runs, given by row number, with their events; return the numbers of the deleted events."""
+    """Delete runs, given by row number, with their events and logs; return the numbers of the deleted events."""
     text = pack(rids)
     removed = _numbers.decode(db.value(_RUN_EVENTS, text))
     _delete_events(db, removed)
+    remove_logs(db, _texts.decode(db.value(_RUN_IDS, text)))
     db.run("DELETE FROM run WHERE rid IN (SELECT value FROM json_each(?1))", text)
     return removed
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from mainspring.aio.wakeup import Wakeup
-from mainspring.backends.sqlite import apply, claim, due, find, keyvalue, leases, purge, renew, restore
+from mainspring.backends.sqlite import apply, claim, due, find, keyvalue, leases, purge, renew, restore, run_logs
 from mainspring.backends.sqlite.change_watch import LOOKAHEAD_POLL_SECONDS, ChangeWatch
 from mainspring.backends.sqlite.database import Database
 from mainspring.backends.sqlite.transactional import adapt_connection
@@ -19,6 +19,7 @@ from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import KeyValue
 from mainspring.model.lease import Lease
 from mainspring.model.retention import Purged, Retention
+from mainspring.model.run_log import LogEntry
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import (
     Agenda,
@@ -145,6 +146,9 @@ class SqliteStore:
 
     async def purge(self, policy: Retention, limit: int, *, now: Ms | None = None) -> Purged:
         return purge.purge(self._db, policy, limit, now)
+
+    async def append_log(self, entries: Sequence[LogEntry], limit: int) -> None:
+        run_logs.append_log(self._db, entries, limit)
 
     async def put(self, items: Sequence[KeyValue], *, replace: bool = False, now: Ms | None = None) -> list[bool]:
         return keyvalue.put(self._db, items, replace, now)

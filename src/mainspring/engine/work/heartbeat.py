@@ -142,7 +142,7 @@ class Heartbeat(Loop):
         """Stop an attempt whose lease was lost, unless it ended meanwhile or the worker has claimed its run again."""
         if self._holder.running.get(run_id) is held and held.stop is None:
             text = "lost its lease; the attempt is stopped and its result will be refused"
-            self._recorder.run_log.write(logging.WARNING, held.attempt.run, text)
+            self._recorder.run_logger.write(logging.WARNING, held.attempt.run, text)
             self._holder.stop_attempt(held, _lease_lost(held))
 
     def record_after_renewal(self, held: HeldRun, outcome: Outcome) -> None:
@@ -166,7 +166,7 @@ class Heartbeat(Loop):
         try:
             answer = await self._store.renew(self._owner, [(run.id, run.epoch)], self._lease_ttl)
         except StoreError as error:
-            self._recorder.run_log.write(
+            self._recorder.run_logger.write(
                 logging.ERROR,
                 run,
                 "has a result that is not stored: the store failed until the lease ended (%s). Unless the lease still "

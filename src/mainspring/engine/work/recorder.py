@@ -10,7 +10,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from mainspring.engine.commit.batcher import Batcher, Urgency
-from mainspring.engine.run_log import RunLog
+from mainspring.engine.run_logger import RunLogger
 from mainspring.model.change import Change, ChangeKind, Result, RunLease
 from mainspring.model.errors import StoreError, StoreUnavailable
 from mainspring.model.events import (
@@ -55,19 +55,19 @@ class Recorder:
         rng: Randomness,
         change_id: Callable[[], str],
         max_wait: float,
-        run_log: RunLog,
+        run_logger: RunLogger,
     ) -> None:
         """Commit through `batcher`. `max_wait`: the longest pause between two tries to store an outcome, in seconds.
 
         `change_id` returns a new id for a change. `rng` varies the time of the next attempt after a failure.
-        `run_log` logs failures and what becomes of outcomes that cannot be stored.
+        `run_logger` logs failures and what becomes of outcomes that cannot be stored.
         """
         self._batcher = batcher
         self._clock = clock
         self._rng = rng
         self._change_id = change_id
         self._max_wait = max_wait
-        self.run_log = run_log
+        self.run_logger = run_logger
         self._pending: set[asyncio.Task[None]] = set()
         #: Runs whose outcome is not stored yet, by run id: their leases are renewed, and they are not handed back.
         self.unstored: dict[str, HeldRun] = {}
@@ -101,7 +101,7 @@ class Recorder:
         """
         if isinstance(result, StoreError):
             run = held.attempt.run
-            self.run_log.write(logging.WARNING, run, "has a result that is not stored yet, trying again: %s", result)
+            self.run_logger.write(logging.WARNING, run, "has a result that is not stored yet, trying again: %s", result)
             task = asyncio.get_running_loop().create_task(self._store_again(held, outcome, change))
             self._pending.add(task)
             task.add_done_callback(self._pending.discard)
@@ -145,7 +145,7 @@ class Recorder:
                 self.report_stale_outcome(held, outcome)
             return
         self.give_up(held, outcome)
-        self.run_log.write(
+        self.run_logger.write(
             logging.ERROR,
             held.attempt.run,
             "has a result that could not be stored before the lease ended. Unless the lease still holds, the run will "
@@ -169,7 +169,7 @@ class Recorder:
         The event is only queued; if the store fails, it is lost.
         """
         run = held.attempt.run
-        self.run_log.write(logging.WARNING, run, "has a result that was refused: its lease was lost before")
+        self.run_logger.write(logging.WARNING, run, "has a result that was refused: its lease was lost before")
         event = StaleResultRejected(
             ns=run.ns,
             run_id=run.id,
@@ -260,10 +260,10 @@ class Recorder:
         if isinstance(event, RunRetrying):
             wait = max(0, event.next_attempt_at - now) / 1000
             text = "failed (%s, next in about %.1f s): %s"
-            self.run_log.write(logging.WARNING, run, text, number, wait, outcome.error)
+            self.run_logger.write(logging.WARNING, run, text, number, wait, outcome.error)
         else:
             text = "failed (%s, not retried): %s"
-            self.run_log.write(logging.ERROR, run, text, number, outcome.error, trace=outcome.trace or "")
+            self.run_logger.write(logging.ERROR, run, text, number, outcome.error, trace=outcome.trace or "")
 
     async def drain(self) -> None:
         """Return once every outcome is stored, refused or given up. Called when a worker stops."""

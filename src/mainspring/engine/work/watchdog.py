@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, Protocol
 
-from mainspring.engine.run_log import RunLog
+from mainspring.engine.run_logger import RunLogger
 from mainspring.model.events import Event, LoopBlocked
 from mainspring.model.outcome import HandedBack, Outcome
 from mainspring.ports.clock import Clock
@@ -87,13 +87,13 @@ class Watchdog:
         given_up: Callable[[Attempt], Outcome],
         report_limit: Callable[[Attempt, str], None],
         worker: WatchedWorker,
-        run_log: RunLog | None = None,
+        run_logger: RunLogger | None = None,
     ) -> None:
         """Watch `handler_loop`, on which `executor` runs the coroutine handlers of `worker`.
 
         `owner` names this instance. `append_event` appends an event to the event log soon. `given_up` makes the outcome
         of an attempt that is abandoned. `report_limit` logs that an attempt goes on beyond its time limit, and why.
-        `run_log` knows the names of schedules, for log lines.
+        `run_logger` knows the names of schedules, for log lines.
         """
         self._executor = executor
         self._handler_loop = handler_loop
@@ -103,7 +103,7 @@ class Watchdog:
         self._given_up = given_up
         self._report_limit = report_limit
         self._worker = worker
-        self._run_log = run_log or RunLog(None, clock.monotonic)
+        self._run_logger = run_logger or RunLogger(None, clock.monotonic)
         #: True from the check that finds 100 ms of silence until the check that finds an answer.
         self.blocked = False
         #: Why no handler can run on that loop; None if handlers can.
@@ -293,7 +293,7 @@ class Watchdog:
         if attempt is not None:
             run = attempt.run
             where = line_of(stack, attempt.handler.module)
-            schedule = self._run_log.schedule_name(run)
+            schedule = self._run_logger.schedule_name(run)
             subject = "" if run.schedule_id is None else f"schedule {schedule or run.schedule_id}, "
             self._blocker = f"{subject}task {run.task} (run {run.id}, attempt {run.attempt})"
             fields = run_fields(run, schedule)

@@ -22,6 +22,7 @@ from mainspring.testing.contract.keyvalue import KeyValueEntries
 from mainspring.testing.contract.leases import LeaseTerms
 from mainspring.testing.contract.purge import Purges
 from mainspring.testing.contract.restore import Restores
+from mainspring.testing.contract.run_logs import LogsOfRuns
 
 
 class StoreContract(
@@ -40,6 +41,7 @@ class StoreContract(
     FindRuns,
     FindOthers,
     Purges,
+    LogsOfRuns,
     Restores,
 ):
     """Tests of every method of the store port, and of the promises in its docstrings; a subclass sets `make`."""

@@ -20,7 +20,7 @@ local function release_body(body)
   end
 end
 
--- Remove a run with its events and notes, and count it in a tally.
+-- Remove a run with its events, notes and log, and count it in a tally.
 local function remove_run(r)
   load_head(r)
   local id = r.id
@@ -44,6 +44,7 @@ local function remove_run(r)
     zdel('notes', format('%d', seq))
   end
   hdel('run', id)
+  remove_log(id)
   add_tally(r.sid or '', r.fire_time or r.created, (r.origin == 'fire' and 'fire/' or 'adhoc/') .. r.state, 1)
   runs_gone = runs_gone + 1
 end

@@ -2,6 +2,7 @@
 
 local DAY = 86400000
 local touched_blocks, removed_seqs, deleted_keys, seen_tallies, tally_count = {}, {}, {}, {}, 0
+local log_bytes_gone = 0
 
 -- Remove an event without counting it in the note about this purge (`LogCompacted`).
 local function drop_event(seq)
@@ -15,12 +16,26 @@ local function remove_event(seq)
   removed_seqs[#removed_seqs + 1] = seq
 end
 
+-- Remove the log of a run, if it has one.
+local function remove_log(run)
+  local size = hget('logged', run)
+  if size then
+    hdel('logged', run)
+    zdel('logged:runs', run)
+    deleted_keys[#deleted_keys + 1] = 'lines:' .. run
+    log_bytes_gone = log_bytes_gone + cmsgpack.unpack(size)[1]
+  end
+end
+
 -- Send all writes, and remove emptied blocks from the list of the log's blocks.
 local function flush_removals()
   for _, key in ipairs(deleted_keys) do
     call('DEL', P .. key)
   end
   flush()
+  if log_bytes_gone > 0 then
+    call('HINCRBY', P .. 'logged:total', 'bytes', -log_bytes_gone)
+  end
   for block in pairs(touched_blocks) do
     if call('EXISTS', P .. 'log:' .. format('%d', block)) == 0 then
       call('ZREM', P .. 'blocks', format('%d', block))

@@ -1,4 +1,4 @@
-"""The run log of the engine: lines about runs that name their schedules, which are looked up by id when needed."""
+"""The run logger: lines of the engine about runs that name their schedules, which are looked up by id when needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME_TRUST_SECONDS = 60.0
 MAX_WAITING_LINES = 1_000
 
 
-class RunLog:
+class RunLogger:
     """Logs lines about runs, each with the name of the run's schedule. Thread: engine loop, unless a method says more.
 
     A run's row has only the id of its schedule. The settler passes every schedule that it plans to `learn`, so a name
