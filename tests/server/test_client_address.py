@@ -161,3 +161,18 @@ def test_a_request_that_is_not_http_is_logged_with_its_address(tmp_path: Path) -
             client.sendall(b"this is not HTTP\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.1 400")
         one.line(r"Invalid HTTP request received. \(from 127.0.0.1\)")
+
+
+async def test_an_interval_under_a_second_needs_a_setting() -> None:
+    """Before, an interval of 1 ms was accepted: a thousand calls a second from one request."""
+    strict, free = Service(), Service(min_interval=None)
+    tokens = [(await create_key(one.store, "ci"))[1] for one in (strict, free)]
+    for interval, statuses in ((1, [422, 201]), (999, [422, 201]), (1_000, [201, 201])):
+        body = {"name": f"every-{interval}", "intervalMs": interval, "agentUrl": "http://127.0.0.1:9/"}
+        asked = [
+            await one.ask("/api/schedules", token, method="POST", json=body)
+            for one, token in zip((strict, free), tokens, strict=True)
+        ]
+        assert asked == statuses, interval
+    for one in (strict, free):
+        await one.ms.close()
