@@ -9,6 +9,7 @@ from mutants_kind import Mutant
 from mutants_limits import LIMIT_MUTANTS
 from mutants_locks import LOCK_MUTANTS
 from mutants_logs import LOG_MUTANTS
+from mutants_names import NAME_MUTANTS
 from mutants_postgres import POSTGRES_MUTANTS
 from mutants_redis import REDIS_MUTANTS
 from mutants_service import SERVICE_MUTANTS
@@ -437,6 +438,7 @@ MUTANTS = (
         ("tests/engine/test_clock_changes.py::test_gap_shift_runs_at_the_end_of_the_gap",),
     ),
     *LOCK_MUTANTS,
+    *NAME_MUTANTS,
     *POSTGRES_MUTANTS,
     *REDIS_MUTANTS,
     *BEGUN_MUTANTS,

@@ -20,6 +20,8 @@ from mainspring.engine.presence import INSTANCE_PREFIX, Instance, list_instances
 from mainspring.model.errors import StoreUnavailable
 from mainspring.model.events import DeclarationConflict, DeclarationTaken, RunStarted, ScheduleUpdated
 from mainspring.model.policies import Role
+from mainspring.testing.history import Report, read_history
+from mainspring.testing.history.names import check_names
 from mainspring.testing.time_travel import Travel, travel
 from tests.ledger_checks import check_ledger
 
@@ -127,6 +129,9 @@ async def test_it_takes_over_when_the_other_has_been_gone_for_a_lease(caplog: py
             }
             await t.advance("20s")
             assert ran.count("pb") >= 4
+            report = Report()
+            check_names(await read_history(store), report)
+            assert report.violations == []
 
 
 async def test_a_program_that_restarts_keeps_its_names() -> None:
@@ -280,10 +285,10 @@ async def test_the_names_are_free_at_once_if_the_start_fails(monkeypatch: pytest
         broken = program(store, ran, "pa")
         join(broken, t)
 
-        async def fail(*_: Any) -> None:
+        def fail(*_: Any) -> None:
             raise StoreUnavailable("gone")
 
-        monkeypatch.setattr("mainspring.runtime.log_notes.LogNotes.append", fail)
+        monkeypatch.setattr("mainspring.runtime.runtime.StoreListener", fail)
         with pytest.raises(StoreUnavailable):
             await runner_of(broken).start()
         monkeypatch.undo()

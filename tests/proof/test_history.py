@@ -37,6 +37,7 @@ from mainspring.testing.contract.factories import T0, make_spec
 from mainspring.testing.history import INVARIANTS, KINDS, Call, History, Report, check, read_history
 from mainspring.testing.time_travel import travel
 from proof.scenario import Scenario
+from tests.proof.test_history_names import refused_name
 
 MINUTE = 60_000
 LEASE_TTL_MS = 30_000
@@ -360,6 +361,7 @@ PLANTED: list[tuple[Callable[[World], None], dict[str, int]]] = [
     (unseen_by_a_subscriber, {"I9": 1}),
     (two_keys, {"I10": 1}),
     (overlap, {"I11": 1, "doubled": 1}),
+    (refused_name, {"I12": 1, "extra": 1}),
     (never_ended, {"incomplete": 1}),
 ]
 

@@ -155,7 +155,7 @@ class Runtime:
         self.keeper = Keeper(store, time, settings, self.leader, self._pause_undeclared, self._touch)
         self.presence = Presence(store, settings, owner, self._describe)
         self.declarations = Declarations(
-            store, time, settings, owner, self.commands, handlers, self.presence.run_once, self.notes.append_soon
+            store, time, settings, owner, self.commands, handlers, self.presence.run_once, self.notes.append
         )
         self._loops: list[Loop] = []
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -69,12 +69,12 @@ class Declarations(Loop):
         commands: Commands,
         handlers: MutableMapping[str, Handler],
         publish: Callable[[], Awaitable[object]],
-        note: Callable[[Event], None],
+        note: Callable[[Event], Awaitable[None]],
     ) -> None:
         """Declare for the instance `owner`.
 
         Handlers of tasks that another program holds are taken out of `handlers` meanwhile. `publish` writes the
-        presence row of this instance, and `note` appends an event to the log soon.
+        presence row of this instance, and `note` appends an event to the log.
         """
         super().__init__(CHECK_INTERVAL_SECONDS)
         self._store = store
@@ -153,23 +153,33 @@ class Declarations(Loop):
                 continue
             try:
                 instances = await list_instances(self._store)
-                self._judge(own, instances)
-                await self._publish()
+                await self._judge(own, instances)
             finally:
                 was_alone = await self._store.release(name, self._owner, lease.epoch)
             if was_alone:  # else this took so long that another program decided at the same time: look again
                 return instances
 
-    def _judge(self, own: Mapping[Name, str], instances: Sequence[tuple[Lease, Instance]]) -> None:
-        """Find the conflicts about the names `own`, withhold the handlers of refused tasks, give back the others."""
+    async def _judge(self, own: Mapping[Name, str], instances: Sequence[tuple[Lease, Instance]]) -> None:
+        """Find the conflicts about the names `own`, and publish the names that this program holds. Raises: StoreError.
+
+        Handlers of refused tasks are withheld first. A name that is free again is noted, then published, and only then
+        its task is offered: the log shows no run of it that was started before.
+        """
         before = self.conflicts
-        self.conflicts = now = find_conflicts(own, before.keys(), self._find_holders(instances))
-        for name in [name for name in self._withheld if ("task", name) not in now]:
-            self._handlers[name] = self._withheld.pop(name)
+        now = find_conflicts(own, before.keys(), self._find_holders(instances))
         for kind, name in now:
             if kind == "task" and name in self._handlers:
                 self._withheld[name] = self._handlers.pop(name)
-        self._report(before)
+        await self._report_new([conflict for name, conflict in now.items() if name not in before])
+        await self._report_free([conflict for name, conflict in before.items() if name not in now])
+        self.conflicts = now
+        try:
+            await self._publish()
+        except BaseException:  # what is not published is not held; the next round tries again
+            self.conflicts = {**before, **now}
+            raise
+        for name in [name for name in self._withheld if ("task", name) not in now]:
+            self._handlers[name] = self._withheld.pop(name)
 
     def _find_holders(self, instances: Sequence[tuple[Lease, Instance]]) -> list[Holder]:
         """Return the other instances of this namespace, with the names that they hold."""
@@ -187,14 +197,14 @@ class Declarations(Loop):
             if lease.owner != self._owner and one.namespace == self._settings.namespace
         ]
 
-    def _report(self, before: Mapping[Name, Conflict]) -> None:
-        """Log and note the conflicts that are new since `before`, and the names that are free again."""
-        ns, new = self._settings.namespace, [one for name, one in self.conflicts.items() if name not in before]
+    async def _report_new(self, new: Sequence[Conflict]) -> None:
+        """Log and note conflicts that are new. Raises: StoreError."""
+        ns = self._settings.namespace
         for line in describe_conflicts(new, self._settings.lease_ttl):
             log.error("%s", line)
         for conflict in new:
             kind, name = conflict.name
-            self._note(
+            await self._note(
                 DeclarationConflict(
                     ns=ns,
                     name=name,
@@ -207,10 +217,13 @@ class Declarations(Loop):
                     held_by=conflict.held_by,
                 )
             )
-        for (kind, name), conflict in before.items():
-            if (kind, name) not in self.conflicts:
-                log.warning("the %s %r is free: this program takes it over (%s)", kind, name, conflict.origin)
-                self._note(DeclarationTaken(ns=ns, name=name, kind=kind, instance=self._owner))
+
+    async def _report_free(self, free: Sequence[Conflict]) -> None:
+        """Log and note former conflicts about names that no other program holds any more. Raises: StoreError."""
+        for conflict in free:
+            kind, name = conflict.name
+            log.warning("the %s %r is free: this program takes it over (%s)", kind, name, conflict.origin)
+            await self._note(DeclarationTaken(ns=self._settings.namespace, name=name, kind=kind, instance=self._owner))
 
     # ── schedules ──────────────────────────────────────────────────────────
 
@@ -256,7 +269,7 @@ class Declarations(Loop):
                 await commands.resume(row, reason="declared again")
         elif verdict == "conflict":
             newest = max((one.version for one in live), key=version_key)
-            self._note(
+            await self._note(
                 DeclarationConflict(
                     ns=want.ns, schedule_id=existing.id, name=want.name, declared=want.version, live=newest
                 )

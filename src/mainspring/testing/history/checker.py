@@ -13,6 +13,7 @@ from mainspring.model.instant import Ms
 from mainspring.ports.paging import iterate_rows, iterate_spans
 from mainspring.ports.store import Events, Gates, Runs, Schedules, Store
 from mainspring.testing.history.fires import Bounds, check_fires
+from mainspring.testing.history.names import check_names
 from mainspring.testing.history.report import Call, History, Report
 from mainspring.testing.history.runs import (
     check_acknowledged,
@@ -79,6 +80,7 @@ def check(
         report.calls = len(logged)
         check_calls(history, logged, report, at_most_once)
     check_overlap(history, report)
+    check_names(history, report)
     check_fold(history, report)
     check_tail(history, report, seen)
     check_acknowledged(history, acknowledged, report)

@@ -29,6 +29,7 @@ INVARIANTS = {
     "I9": "every event is handed out once and in order",
     "I10": "one idempotency key for all attempts of a run",
     "I11": "valid leases never break an overlap policy or a limit",
+    "I12": "no instance starts a run of a task whose name another program holds",
 }
 #: A report keeps at most this number of violations; it counts the rest.
 MAX_KEPT_VIOLATIONS = 200
