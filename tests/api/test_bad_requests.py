@@ -17,13 +17,13 @@ FIELDS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"cronExpresion": "x"}, 422, "#/cronExpresion", "Did you mean 'cronExpression'?"),
     ({"cron_expression": "x"}, 422, "#/cron_expression", "Did you mean 'cronExpression'?"),
     ({"retryPolicy": {"maxAttemps": 3}}, 422, "#/retryPolicy/maxAttemps", "Did you mean 'maxAttempts'?"),
-    ({"retryPolicy": {"maxAttempts": 0}}, 422, "#/retryPolicy/maxAttempts", ">= 1"),
-    ({"retryPolicy": {"maxAttempts": "3"}}, 422, "#/retryPolicy/maxAttempts", "got 'str'"),
-    ({"retryPolicy": {"initialDelayMs": "soon"}}, 422, "#/retryPolicy/initialDelayMs", "regex"),
+    ({"retryPolicy": {"maxAttempts": 0}}, 422, "#/retryPolicy/maxAttempts", "at least 1"),
+    ({"retryPolicy": {"maxAttempts": "3"}}, 422, "#/retryPolicy/maxAttempts", "a whole number, not a string"),
+    ({"retryPolicy": {"initialDelayMs": "soon"}}, 422, "#/retryPolicy/initialDelayMs", "is not a duration"),
     ({"cronExpression": "0 25 * * *"}, 422, "#/cronExpression", "field 'hour': 25 is out of range"),
     ({"cronExpression": "0 25 * * *"}, 422, "#/cronExpression", "Allowed: 0-23"),
     ({"cronExpression": "* * *"}, 422, "#/cronExpression", "5 fields"),
-    ({"cronExpression": 5}, 422, "#/cronExpression", "got 'int'"),
+    ({"cronExpression": 5}, 422, "#/cronExpression", "a string, not a number"),
     ({"timezone": "Europe/Berlim"}, 422, "#/timezone", "Did you mean 'Europe/Berlin'?"),
     ({"agentUrl": "ftp://x"}, 422, "#/agentUrl", "http:// or https://"),
     ({"agentUrl": "not a url"}, 422, "#/agentUrl", "Percent-encode"),
@@ -37,7 +37,7 @@ FIELDS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"headers": {"webhook-signature": "b"}}, 422, "#/headers/webhook-signature", "set by Mainspring"),
     ({"headers": {"Host": "b"}}, 422, "#/headers/Host", "connection"),
     ({"headers": {"X-A": "***"}}, 422, "#/headers/X-A", "stands for a stored value"),
-    ({"headers": {"X-A": 5}}, 422, "#/headers", "got 'int'"),
+    ({"headers": {"X-A": 5}}, 422, "#/headers", "a string, not a number"),
     ({"intervalMs": 1000}, 422, "#/intervalMs", "cronExpression and intervalMs are given"),
     ({"fixedDelay": True}, 422, "#/fixedDelay", "belongs to intervalMs"),
     ({"task": "send"}, 422, "#/task", "agentUrl and task are both given"),
@@ -45,21 +45,21 @@ FIELDS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"missed": "never"}, 422, "#/missed", "is not one of skip"),
     ({"priority": "hihg"}, 422, "#/priority", "Did you mean 'high'?"),
     ({"startAt": "2026-01-01"}, 422, "#/startAt", "no time zone"),
-    ({"startAt": "soon"}, 422, "#/startAt", "ISO 8601"),
+    ({"startAt": "soon"}, 422, "#/startAt", "RFC 3339"),
     ({"startAt": "0001-01-01T00:00:00+14:00"}, 422, "#/startAt", "out of range"),
     ({"endAt": "9999-12-31T23:59:59-14:00"}, 422, "#/endAt", "years 1 to 9999"),
     ({"timeoutMs": "99999999w"}, 422, "#/timeoutMs", "too long"),
-    ({"timeoutMs": 10**15}, 422, "#/timeoutMs", "<= 315360000000"),
+    ({"timeoutMs": 10**15}, 422, "#/timeoutMs", "at most 315360000000"),
     ({"timeoutMs": "3650d1ms"}, 422, "#/timeoutMs", "The longest is 3650d"),
     ({"retryPolicy": {"maxDelayMs": "99999999w"}}, 422, "#/retryPolicy/maxDelayMs", "too long"),
     ({"startAt": "2027-01-01T00:00:00Z", "endAt": "2026-01-01T00:00:00Z"}, 422, "#/endAt", "before start"),
     ({"window": {"segments": ["9"]}}, 422, "#/window/segments", '"09:00-17:30"'),
     ({"window": {"weekdays": ["xxx"]}}, 422, "#/window/weekdays", "not one of mon"),
     ({"window": {"timezone": "Mars"}}, 422, "#/window/timezone", "is not a time zone"),
-    ({"maxRuns": -1}, 422, "#/maxRuns", ">= 0"),
-    ({"enabled": "yes"}, 422, "#/enabled", "got 'str'"),
-    ({"name": ""}, 422, "#/name", "length >= 1"),
-    ({"name": "x" * 256}, 422, "#/name", "length <= 255"),
+    ({"maxRuns": -1}, 422, "#/maxRuns", "at least 0"),
+    ({"enabled": "yes"}, 422, "#/enabled", "a boolean, not a string"),
+    ({"name": ""}, 422, "#/name", "at least 1 character"),
+    ({"name": "x" * 256}, 422, "#/name", "at most 255 characters"),
     ({"name": "a\0b"}, 422, "#/name", "NUL"),
     ({"name": "a\nb"}, 422, "#/name", "control characters"),
     ({"id": "1"}, 422, "#/id", "is not a field"),
@@ -114,7 +114,8 @@ async def test_a_wrong_edit_changes_nothing(
 
 async def test_several_mistakes_are_reported_at_once(api: httpx.AsyncClient) -> None:
     answer = await api.post("/api/schedules", json={"nam": "x", "enabled": 1, "graceMs": []})
-    assert [fault["pointer"] for fault in answer.json()["errors"]] == ["#/nam", "#/enabled", "#/graceMs", "#/name"]
+    pointers = [fault["pointer"] for fault in answer.json()["errors"]]
+    assert pointers == ["#/nam", "#/enabled", "#/graceMs", "#/name", "#", "#"]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ async def test_several_mistakes_are_reported_at_once(api: httpx.AsyncClient) -> 
     [
         (b'{"name": "x",}', 400, "malformed", "line 1 column 14"),
         (b'{\n "name" "x"}', 400, "malformed", "line 2"),
-        (b"", 400, "malformed", "truncated"),
+        (b"", 400, "malformed", "The body is empty"),
         (b'{"a": "\xff"}', 400, "malformed", "UTF-8"),
         (b"[1]", 422, "invalid", "an array"),
         (b"null", 422, "invalid", "null"),
@@ -183,14 +184,14 @@ async def test_every_kind_of_json_is_read(api: httpx.AsyncClient, kind: str) -> 
 @pytest.mark.parametrize(
     ("path", "parameter", "words"),
     [
-        ("/api/schedules?limit=0", "limit", ">= 1"),
-        ("/api/schedules?limit=501", "limit", "<= 500"),
-        ("/api/schedules?limit=ten", "limit", "int"),
-        ("/api/schedules?limit=%2010", "limit", "int"),
+        ("/api/schedules?limit=0", "limit", "at least 1"),
+        ("/api/schedules?limit=501", "limit", "at most 500"),
+        ("/api/schedules?limit=ten", "limit", "a whole number"),
+        ("/api/schedules?limit=%2010", "limit", "a whole number"),
         ("/api/schedules?limit=5&limit=6", "limit", "twice"),
         ("/api/schedules?lmit=5", "lmit", "Did you mean 'limit'?"),
         ("/api/schedules?enabled=null", "enabled", "not one of true, false"),
-        ("/api/schedules?cursor=", "cursor", "length >= 1"),
+        ("/api/schedules?cursor=", "cursor", "at least 1 character"),
         ("/api/executions?status=done", "status", "not one of pending"),
         ("/api/executions?status=faild", "status", "Did you mean 'failed'?"),
         ("/api/executions?scheduleId=%00", "scheduleId", "NUL"),
@@ -223,7 +224,7 @@ async def test_unknown_things_are_404_and_the_nearest_is_named(api: httpx.AsyncC
     assert answer.status_code == 404
     assert "Did you mean 'nightly'?" in answer.json()["detail"]
     assert (await api.get("/api/schedules/nightly")).status_code == 200
-    for path in ("/api/executions/x", "/api/executions/%00", "/api/schedules/%00", "/api/nothing", "/api/schedules/"):
+    for path in ("/api/executions/x", "/api/executions/%00", "/api/schedules/%00", "/api/nothing", "/api/schedules/no"):
         answer = await api.get(path)
         assert answer.status_code == 404, path
         assert answer.headers["content-type"] == "application/problem+json"

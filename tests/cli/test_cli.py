@@ -145,11 +145,12 @@ def test_ledger_since(url: str, since: str) -> None:
     assert json.loads(done.stdout)["planned"] == (3 if since.startswith("2024") else 0)
 
 
-@pytest.mark.parametrize("since", ["soon", "7x", "2024-01-01", "2024-01-01T00:00:00"])
+@pytest.mark.parametrize("since", ["soon", "7", "7x", "2024-01-01", "2024-01-01T00:00:00"])
 def test_a_bad_time_is_a_usage_error(url: str, since: str) -> None:
     done = cli("ledger", "--store", url, "--since", since)
     assert done.exit_code == 2
     assert done.stderr.startswith("error: --since: ")
+    assert "Write a duration ago such as 30m, 12h or 7d, or a time such as 2026-03-01T09:00:00Z" in done.stderr
 
 
 def test_verify_json(url: str) -> None:

@@ -121,3 +121,11 @@ def test_control_characters_do_not_move_the_caret() -> None:
     result = run("next", "0 9\n* * \x1b[31m")
     assert result.exit_code == 2
     assert "\x1b" not in result.stderr
+
+
+def test_an_expression_with_h_asks_for_the_option_that_names_it() -> None:
+    done = run("explain", "H H * * *")
+    assert done.exit_code == 2
+    assert "Give --name, the name of the schedule\n" in done.stderr
+    assert done.stderr.endswith("  H H * * *\n  ^\n")
+    assert run("explain", "H H * * *", "--name", "nightly").exit_code == 0

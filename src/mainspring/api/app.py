@@ -15,6 +15,7 @@ from mainspring.api.context import Api
 from mainspring.api.problems import on_error
 from mainspring.api.route_table import ENDPOINTS, PROBES, Endpoint, Handler
 from mainspring.api.routes.pages import api_docs, openapi_json, status_page
+from mainspring.api.trailing_slash import TrailingSlash
 from mainspring.config.settings import ServeSettings
 from mainspring.model.errors import MainspringError
 
@@ -31,7 +32,8 @@ def build(ms: Mainspring, settings: ServeSettings | None = None) -> Starlette:
     """
     has_api = settings is None or settings.role in ("all", "api")
     app = Starlette(routes=_routes((*ENDPOINTS, *PAGES) if has_api else PROBES))
-    app.router.redirect_slashes = False  # a redirect would repeat whatever host the caller named
+    app.router.redirect_slashes = False
+    app.add_middleware(TrailingSlash)
     app.state.api = Api(ms, settings)
     for kind in (Exception, HTTPException, MainspringError):
         app.add_exception_handler(kind, on_error)

@@ -21,6 +21,7 @@ from msgspec import UNSET, Struct
 from starlette.requests import ClientDisconnect, Request
 
 from mainspring.api.problems import Fault, Refused, invalid_request
+from mainspring.api.wording import DURATION_FIX, word_type_error
 from mainspring.model.errors import suggest_nearest
 
 T = TypeVar("T", bound=Struct)
@@ -33,6 +34,31 @@ MAX_FAULTS = 20
 _MSGSPEC_ERROR = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$?(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
+_DURATION_PATTERN = "(ms|s|m|h|d|w)"
+#: Name in other APIs, or in Python → name of the field with that meaning.
+SYNONYMS = {
+    "args": "payload",
+    "body": "payload",
+    "cron": "cronExpression",
+    "data": "payload",
+    "delay": "delayMs",
+    "end": "endAt",
+    "every": "intervalMs",
+    "expression": "cronExpression",
+    "interval": "intervalMs",
+    "kwargs": "payload",
+    "method": "httpMethod",
+    "once": "at",
+    "retries": "retryPolicy",
+    "retry": "retryPolicy",
+    "schedule": "cronExpression",
+    "start": "startAt",
+    "state": "status",
+    "timeout": "timeoutMs",
+    "tz": "timezone",
+    "url": "agentUrl",
+    "zone": "timezone",
+}
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 
 
@@ -92,6 +118,8 @@ def _check_media_type(request: Request) -> None:
 
 def _decode_json(data: bytes) -> Any:
     """Decode JSON. Raises: Refused with 400; with line and column if msgspec's error text gives the position."""
+    if not data.strip():
+        raise Refused(400, "malformed", "The body is empty; send a JSON object")
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError as error:
@@ -150,6 +178,20 @@ def convert_object(given: Mapping[str, Any], kind: type[T], *, read_only: frozen
     Fields whose JSON names are in `read_only` are accepted and ignored; the caller checks their values. Raises:
     Refused, with a fault for every unknown field, missing field and field of a wrong type.
     """
+    values, faults = convert_fields(given, kind, read_only=read_only)
+    if faults:
+        raise invalid_request(faults)
+    return kind(**values)
+
+
+def convert_fields(
+    given: Mapping[str, Any], kind: type[Struct], *, read_only: frozenset[str] = frozenset()
+) -> tuple[dict[str, Any], list[Fault]]:
+    """Convert the fields of the JSON object `given` to the types of the fields of `kind`.
+
+    Return the fields without a mistake (attribute → value), and a fault for every unknown field, missing field and
+    field of a wrong type. Fields whose JSON names are in `read_only` are ignored.
+    """
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     faults: list[Fault] = []
     values: dict[str, Any] = {}
@@ -167,9 +209,7 @@ def convert_object(given: Mapping[str, Any], kind: type[T], *, read_only: frozen
             raise invalid_request(faults)
     missing = [key for key, field in fields.items() if field.required and key not in given]
     faults += [Fault("is missing", pointer=f"#/{key}", suggestion=f"Give {key!r}") for key in missing]
-    if faults:
-        raise invalid_request(faults)
-    return kind(**values)
+    return values, faults
 
 
 def parse_query(request: Request, kind: type[T]) -> T:
@@ -233,8 +273,10 @@ def suggest_name(value: str, known: Iterator[str] | Any) -> str:
     Case and punctuation do not count, so `cron_expression` finds `cronExpression`.
     """
     names = list(known)
+    if SYNONYMS.get(value) in names:
+        return f"Did you mean {SYNONYMS[value]!r}?"
     plain = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in names}
-    found = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", value.lower()), plain, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", value.lower()), plain, n=1, cutoff=0.65)
     return f"Did you mean {plain[found[0]]!r}?" if found else ""
 
 
@@ -255,16 +297,38 @@ def describe_type_error(error: msgspec.ValidationError, kind: Any, base: str, va
         return Fault("is not a field here", pointer=f"{pointer}/{escape_pointer(unknown['name'])}", suggestion=hint)
     if missing:
         return Fault("is missing", pointer=f"{pointer}/{escape_pointer(missing['name'])}")
-    words = _literals(kind)
-    if words and what.startswith("Invalid enum value"):
-        return _fault_for_word(value, words, pointer)
-    return Fault(what[0].lower() + what[1:].replace("`", "'"), pointer=pointer)
+    if what.startswith("Invalid enum value"):
+        inner, part = _find_inner(kind, value, re.findall(r"[^.\[\]]+", path))
+        return _fault_for_word(part, _literals(inner), pointer)
+    if _DURATION_PATTERN in what:
+        return Fault("is not a duration", pointer=pointer, suggestion=DURATION_FIX)
+    said = word_type_error(what)
+    return Fault(said if base else said.removesuffix(", not a string"), pointer=pointer)  # a parameter is always text
+
+
+def _find_inner(kind: Any, value: Any, path: list[str]) -> tuple[Any, Any]:
+    """Return the type and the value at `path`, names of fields and numbers in arrays, inside a value of type `kind`."""
+    for part in path:
+        if isinstance(value, list):
+            items = [typing.get_args(one)[0] for one in _iter_types(kind) if typing.get_origin(one) is list]
+            kind, value = items[0], value[int(part)]
+        else:
+            structs = (one for one in _iter_types(kind) if isinstance(one, type) and issubclass(one, Struct))
+            fields = {field.encode_name: field.type for one in structs for field in msgspec.structs.fields(one)}
+            kind, value = fields.get(part, Any), value[part]
+    return kind, value
 
 
 def _fault_for_word(value: Any, words: tuple[str, ...], pointer: str) -> Fault:
     """Return the fault of a value outside the allowed `words`; it suggests the word most like it, if any."""
     hint = suggest_nearest(value, words) if isinstance(value, str) else ""
-    return Fault(f"{value!r} is not one of {', '.join(words)}", pointer=pointer, suggestion=hint or UNSET)
+    return Fault(f"{json_text(value)} is not one of {', '.join(words)}", pointer=pointer, suggestion=hint or UNSET)
+
+
+def json_text(value: Any) -> str:
+    """Return a value of a request as JSON, cut to 60 characters, for an error text."""
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _iter_types(kind: Any) -> Iterator[Any]:

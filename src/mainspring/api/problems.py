@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.agents.callbacks import CallbackDenied, CallbackStale
+from mainspring.api.wording import word_mistake, word_unknown_task
 from mainspring.model.errors import (
     IllegalTransition,
     InvalidCron,
@@ -207,13 +208,13 @@ def refusal_for(request: Request, error: Exception) -> Refused:
         case Refused():
             return error
         case HTTPException():
-            return _refusal_for_http(error)
+            return _refusal_for_http(request, error)
         case InvalidInput():
-            return _refusal_for_input(error)
+            return refusal_for_mistake(error)
         case UnknownSchedule() | UnknownRun():
             return Refused(404, "not-found", str(error))
         case UnknownTask():
-            return invalid_field("#/task", str(error))
+            return refusal_for_mistake(error)
         case IllegalTransition():
             return Refused(409, "conflict", str(error))
         case CallbackDenied():
@@ -236,23 +237,33 @@ def _describe_request(request: Request) -> str:
     return f"{request.method} {request.url.path!r} ({request_id(request)})"
 
 
-def _refusal_for_http(error: HTTPException) -> Refused:
+def _refusal_for_http(request: Request, error: HTTPException) -> Refused:
     """Return the refusal for an error of Starlette's router: 404 for an unknown path, 405 for a wrong method."""
     kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "refused")
-    details = {404: "There is no route with this path", 405: "The Allow header names the methods of this path"}
-    detail = details.get(error.status_code, error.detail)
-    return Refused(error.status_code, kind, detail, headers=dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    allowed = sorted(set(headers.get("Allow", "").split(", ")) - {"HEAD", ""})
+    details = {
+        404: f"No route {request.method} {request.url.path}; /api/docs lists the routes",
+        405: f"{request.method} is not allowed here; use {' or '.join(allowed)}",
+    }
+    return Refused(error.status_code, kind, details.get(error.status_code, error.detail), headers=headers)
 
 
-def _refusal_for_input(error: InvalidInput) -> Refused:
-    """Return the refusal for an `InvalidInput`: 409 for a name that exists, 413 for too large a payload, else 422."""
+def refusal_for_mistake(error: InvalidInput | UnknownTask | Refused) -> Refused:
+    """Return the refusal for a mistake in a request, worded for clients of the API.
+
+    409 for a name that exists, 413 for too large a payload, else 422. A `Refused` is returned unchanged.
+    """
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, UnknownTask):
+        return invalid_field("#/task", *word_unknown_task(error))
     fault = _fault_from(error)
     match error:
         case ScheduleConflict():
             return Refused(409, "exists", f"{error.problem}. {error.fix}", [fault])
         case InvalidCron():
-            detail = f"field {error.field!r}: {error.problem}"
-            fault = Fault(detail, pointer="#/cronExpression", suggestion=error.fix or UNSET)
+            fault = Fault(f"field {error.field!r}: {error.problem}", "#/cronExpression", suggestion=fault.suggestion)
             return Refused(422, "cron-invalid", describe_faults([fault]), [fault])
         case UnknownZone():
             return Refused(422, "zone-unknown", describe_faults([fault]), [fault])
@@ -269,7 +280,8 @@ def _fault_from(error: InvalidInput) -> Fault:
     """
     name = error.field
     wire = _POINTERS.get(name) or name.replace(".", "/").replace("[", "/").replace("]", "")
-    return Fault(error.problem, pointer=f"#/{wire}", suggestion=error.fix or UNSET)
+    problem, fix = word_mistake(error)
+    return Fault(problem, pointer=f"#/{wire}", suggestion=fix or UNSET)
 
 
 async def on_error(request: Request, error: Exception) -> Response:

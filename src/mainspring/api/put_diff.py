@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from mainspring.api.problems import Fault, invalid_request
-from mainspring.api.schedule_input import parse_window
+from mainspring.api.parsing import json_text
+from mainspring.api.policy_input import parse_window
+from mainspring.api.problems import Fault
 from mainspring.api.schemas import RetryBody, ScheduleUpdate, ScheduleView, WindowBody
 from mainspring.api.views import window_view
 from mainspring.model.errors import InvalidInput
@@ -100,8 +101,8 @@ def to_plain(shown: Any) -> Any:
     return msgspec.to_builtins(shown) if isinstance(shown, Struct) else shown
 
 
-def check_read_only(given: Mapping[str, Any], view: ScheduleView, names: frozenset[str]) -> None:
-    """Raise Refused if a read-only field in the body `given` of a PUT has another value than in `view`.
+def find_read_only_faults(given: Mapping[str, Any], view: ScheduleView, names: frozenset[str]) -> list[Fault]:
+    """Return a fault for each read-only field in the body `given` of a PUT that has another value than in `view`.
 
     `names` are the JSON names of the read-only fields. A field in `_ADVANCING`, such as `fired`, may also have an
     earlier value, which the caller may have read before.
@@ -113,9 +114,8 @@ def check_read_only(given: Mapping[str, Any], view: ScheduleView, names: frozens
         if value == present or (name in _ADVANCING and _is_earlier(value, present)):
             continue
         why = "a schedule keeps its name" if name == "name" else "cannot be set"
-        faults.append(Fault(f"{why}; it is {present!r}", pointer=f"#/{name}", suggestion="Leave it out"))
-    if faults:
-        raise invalid_request(sorted(faults, key=lambda fault: str(fault.pointer)))
+        faults.append(Fault(f"{why}; it is {json_text(present)}", pointer=f"#/{name}", suggestion="Leave it out"))
+    return sorted(faults, key=lambda fault: str(fault.pointer))
 
 
 def _is_earlier(value: Any, present: Any) -> bool:

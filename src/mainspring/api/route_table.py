@@ -150,6 +150,17 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         if_match=True,
     ),
     Endpoint(
+        method="PATCH",
+        path=SCHEDULE_PATH,
+        handler=schedules.patch_schedule,
+        summary="Change some fields of a schedule; only later fires are affected",
+        body=ScheduleUpdate,
+        body_required=True,
+        answer=ScheduleView,
+        problems=(*BODY_PROBLEMS, 404, 409, 412),
+        if_match=True,
+    ),
+    Endpoint(
         method="DELETE",
         path=SCHEDULE_PATH,
         handler=schedules.delete_schedule,

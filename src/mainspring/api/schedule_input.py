@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,12 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from mainspring.api.fault_collector import FaultCollector
 from mainspring.api.long_durations import refuse_long_durations
 from mainspring.api.parsing import escape_pointer
+from mainspring.api.policy_input import amend_retry, or_default, parse_duration, parse_window
 from mainspring.api.problems import Fault, invalid_field, invalid_request
-from mainspring.api.schemas import DurationMs, RetryBody, ScheduleUpdate, WindowBody
+from mainspring.api.schemas import ScheduleUpdate
 from mainspring.api.views import MASK
 from mainspring.app.internals import host_of, registry_of
 from mainspring.model.change import Body
@@ -30,15 +32,14 @@ from mainspring.model.http import (
     check_url,
     host_and_port,
 )
-from mainspring.model.ids import body_id, check_name
-from mainspring.model.instant import duration_ms, format_duration, instant_ms, to_datetime
-from mainspring.model.policies import Retry, RetryPolicy, WindowSpec
+from mainspring.model.ids import body_id, check_name, check_schedule_name
+from mainspring.model.instant import duration_ms, format_duration, instant_ms, load_zone, to_datetime
+from mainspring.model.policies import RetryPolicy
 from mainspring.model.schedule import Schedule, ScheduleSpec
 from mainspring.model.trigger import CronSpec, EverySpec, TriggerSpec
-from mainspring.rules.definition import PolicyOptions, SpecTarget, amend, build_spec, digest_of
+from mainspring.rules.definition import PolicyOptions, SpecTarget, amend, build_spec, check_policy, digest_of
 from mainspring.rules.triggers import At, Cron, Every, compile_trigger
 from mainspring.rules.triggers.base import LAST_MS
-from mainspring.rules.windows import Window
 from mainspring.service.requests import ScheduleRequest
 
 if TYPE_CHECKING:
@@ -112,22 +113,39 @@ def parse_schedule(
     current: Schedule | None = None,
     *,
     http_retry: RetryPolicy | None = None,
+    faults: Sequence[Fault] = (),
 ) -> ScheduleInput:
-    """Return the definition that a request asks for. `given` holds the fields of its body.
+    """Return the definition that a request asks for. `given` holds the fields of its body that have the right type.
 
     `current` None: the request creates the schedule `name`. Else it edits the stored schedule `current`, whose other
     fields stay. `payload` is the exact JSON text of the payload, None if the request has none. `http_retry` is the
-    retry policy of a schedule that calls an HTTP agent and names no policy. Raises: InvalidInput and Refused, with the
-    field at fault; UnknownTask.
+    retry policy of a schedule that calls an HTTP agent and names no policy. `faults` are mistakes that were found in
+    the request before. Raises: Refused, with all mistakes of the request; InvalidInput for options that do not go
+    together.
     """
-    refuse_long_durations(given)
+    collector = FaultCollector(faults)
+    with collector.collecting():
+        refuse_long_durations(given)
     old = None if current is None else current.spec
     full_name, now = registry_of(ms).full_name(name), host_of(ms).now()
-    options = _parse_trigger(full_name, given, old, ms.tz)
-    call = _parse_call(given, old)
-    target, bodies, gates = _resolve_target(ms, call, given, payload, old)
-    options |= _parse_policies(given)
-    options |= _parse_retry(ms, given, old, call.task, http_retry)
+    if old is None and "name" not in collector.wrong:
+        with collector.collecting():
+            check_schedule_name(name)
+    if given.timezone is not UNSET:
+        with collector.collecting():
+            load_zone(given.timezone, field="tz")
+    options: dict[str, Any] = {}
+    with collector.collecting(unless_wrong=_TRIGGER_FIELDS.values()):
+        known = replace(given, timezone=UNSET) if "timezone" in collector.wrong else given
+        options = _parse_trigger(full_name, known, old, ms.tz)
+    call = _Call(task="")
+    with collector.collecting(unless_wrong=("agentUrl", "task")):
+        call = _parse_call(given, old, collector)
+        target, bodies, gates = _resolve_target(ms, call, given, payload, old)
+    options |= _parse_policies(given, collector)
+    with collector.collecting():
+        options |= _parse_retry(ms, given, old, call.task, http_retry)
+    collector.raise_if_any()
     if old is not None:
         spec = amend(old, target, options, name=full_name, now=now, default_tz=ms.tz)
     else:
@@ -179,7 +197,7 @@ def _parse_trigger(full_name: str, given: ScheduleUpdate, old: ScheduleSpec | No
     if the trigger there is of the same kind. `default_tz` is the zone of a new schedule that names none.
     """
     before = None if old is None else old.trigger
-    tz = _or_default(given.timezone, default_tz if old is None else old.tz)
+    tz = or_default(given.timezone, default_tz if old is None else old.tz)
     options: dict[str, Any] = {} if given.timezone is UNSET and old is not None else {"tz": tz}
     kind = _named_kind(given) or _kind_of(before)
     _refuse_unless(kind == "cron_expression", given, _CRON_FIELDS, "cronExpression")
@@ -215,10 +233,10 @@ def _parse_cron(given: ScheduleUpdate, old: TriggerSpec | None, full_name: str, 
     """
     before = old if isinstance(old, CronSpec) else CronSpec("", hash_id=full_name)
     return Cron(
-        _or_default(given.cron_expression, before.expr),
+        or_default(given.cron_expression, before.expr),
         tz,
-        _or_default(given.dst_gap, before.gap),
-        _or_default(given.dst_overlap, before.overlap),
+        or_default(given.dst_gap, before.gap),
+        or_default(given.dst_overlap, before.overlap),
         before.hash_id,
     )
 
@@ -232,7 +250,7 @@ def _parse_interval(given: ScheduleUpdate, old: TriggerSpec | None) -> Every:
     if given.anchor is not UNSET:
         anchor = _parse_instant(given.anchor, "anchor")
     first = before.first if given.first is UNSET else given.first
-    return Every(interval, anchor, _or_default(given.fixed_delay, before.fixed_delay), first)
+    return Every(interval, anchor, or_default(given.fixed_delay, before.fixed_delay), first)
 
 
 def _kind_of(trigger: TriggerSpec | None) -> str:
@@ -264,7 +282,7 @@ def _refuse_unless(fits: bool, given: ScheduleUpdate, fields: Mapping[str, str],
 # ── what ────────────────────────────────────────────────────────────────────
 
 
-def _parse_call(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
+def _parse_call(given: ScheduleUpdate, old: ScheduleSpec | None, collector: FaultCollector) -> _Call:
     """Return what the schedule calls: the task or HTTP agent that the request names, else what `old` calls.
 
     `old` is the definition that is edited; None for a new schedule. Raises: Refused, also if the request names both a
@@ -277,26 +295,28 @@ def _parse_call(given: ScheduleUpdate, old: ScheduleSpec | None) -> _Call:
         raise invalid_field("#/task", "task 'http' cannot be named", "Give agentUrl instead")
     if given.agent_url is UNSET and (given.task is not UNSET or before is None):
         return _parse_task(given, old)
-    return _parse_agent(given, before)
+    return _parse_agent(given, before, collector)
 
 
-def _parse_agent(given: ScheduleUpdate, before: HttpTarget | None) -> _Call:
+def _parse_agent(given: ScheduleUpdate, before: HttpTarget | None, collector: FaultCollector) -> _Call:
     """Return the call of the HTTP agent that the request names. `before` is the agent before the edit, if any.
 
     `before` gives the fields that the request leaves out. But the stored header values are dropped if the request
-    changes scheme, host or port of the URL. Raises: Refused, InvalidInput.
+    changes scheme, host or port of the URL. `collector` keeps the mistakes.
     """
     target = before or HttpTarget("")
-    url = check_url(_or_default(given.agent_url, target.url), field="agentUrl")
-    moved = before is not None and _origin(url) != _origin(before.url)
-    target = replace(
-        target,
-        url=url,
-        method=check_method(_or_default(given.http_method, target.method), field="httpMethod"),
-        agent_id=check_agent_id(_or_default(given.agent_id, target.agent_id), field="agentId"),
-    )
+    moved = False
+    with collector.collecting():
+        url = check_url(or_default(given.agent_url, target.url), field="agentUrl")
+        moved = before is not None and _origin(url) != _origin(before.url)
+        target = replace(target, url=url)
+    with collector.collecting():
+        target = replace(target, method=check_method(or_default(given.http_method, target.method), field="httpMethod"))
+    with collector.collecting():
+        target = replace(target, agent_id=check_agent_id(or_default(given.agent_id, target.agent_id), field="agentId"))
     if given.headers is not UNSET:
-        return _parse_headers(given.headers or {}, target, moved=moved)
+        with collector.collecting():
+            return _parse_headers(given.headers or {}, target, moved=moved)
     if moved and target.header_names:  # header values that were meant for one host are never sent to another
         target = replace(target, headers_ref=None, header_names=())
     return _Call(task=HTTP_TASK, target=target)
@@ -383,8 +403,11 @@ def task_body(ms: Mainspring, task: str, payload: Any) -> Body | None:
 # ── how ─────────────────────────────────────────────────────────────────────
 
 
-def _parse_policies(given: ScheduleUpdate) -> dict[str, Any]:
-    """Return the policies in the request: name of an option of `rules.definition` → value; None for a JSON null."""
+def _parse_policies(given: ScheduleUpdate, collector: FaultCollector) -> dict[str, Any]:
+    """Return the policies in the request: name of an option of `rules.definition` → value; None for a JSON null.
+
+    A policy with a mistake is left out, and `collector` keeps the mistake.
+    """
     options = {field: getattr(given, field) for field in _PLAIN_OPTIONS if getattr(given, field) is not UNSET}
     for field, option in _DURATION_OPTIONS.items():
         value = getattr(given, field)
@@ -393,9 +416,14 @@ def _parse_policies(given: ScheduleUpdate) -> dict[str, Any]:
     for field, option in _INSTANT_OPTIONS.items():
         value = getattr(given, field)
         if value is not UNSET:
-            options[option] = _parse_instant(value, option)
+            with collector.collecting():
+                options[option] = _parse_instant(value, option)
     if given.window is not UNSET:
-        options["window"] = None if given.window is None else parse_window(given.window)
+        with collector.collecting():
+            options["window"] = None if given.window is None else parse_window(given.window)
+    for option, value in options.items():
+        with collector.collecting():
+            check_policy(option, value)
     return options
 
 
@@ -421,29 +449,6 @@ def default_retry(ms: Mainspring, task: str) -> RetryPolicy | None:
     """Return the retry policy of the task, which a schedule without a policy follows; None if it is not registered."""
     known = ms.tasks.get(task)
     return None if known is None else known.options.retry
-
-
-def amend_retry(base: RetryPolicy, body: RetryBody) -> RetryPolicy:
-    """Return the policy `base` changed by `body`, the retry policy in a request. Fields that `body` omits stay.
-
-    `backoffMultiplier` in a request is the policy's `multiplier` for linear backoff, else its `base`.
-    """
-    backoff = _or_default(body.backoff, base.backoff)
-    linear = backoff == "linear"
-    return Retry(
-        max_attempts=_or_default(body.max_attempts, base.max_attempts),
-        backoff=backoff,
-        initial=parse_duration(_or_default(body.initial_delay_ms, base.initial)),
-        base=base.base if linear else _or_default(body.backoff_multiplier, base.base),
-        multiplier=_or_default(body.backoff_multiplier, base.multiplier) if linear else base.multiplier,
-        max_delay=parse_duration(_or_default(body.max_delay_ms, base.max_delay)),
-        jitter=_or_default(body.jitter, base.jitter),
-    )
-
-
-def parse_window(body: WindowBody) -> WindowSpec:
-    """Return the time window that a request describes. Raises: InvalidInput."""
-    return Window(*body.segments, weekdays=tuple(body.weekdays), tz=_or_default(body.timezone, None))
 
 
 def check_min_interval(api: Api, spec: ScheduleSpec) -> None:
@@ -473,14 +478,6 @@ class _WithPayload(Struct):
 def _origin(url: str) -> tuple[str, str, int]:
     """Return (scheme, host, port) of a URL. Stored header values are kept only while an edit leaves all three alone."""
     return url.partition(":")[0].lower(), *host_and_port(url)
-
-
-def _or_default(value: Any, default: Any) -> Any:
-    return default if value is UNSET else value
-
-
-def parse_duration(value: DurationMs | Any) -> timedelta | str:
-    return timedelta(milliseconds=value) if isinstance(value, int) else str(value)
 
 
 def _parse_instant(value: Any, field: str) -> datetime | None:

@@ -46,6 +46,16 @@ UrlText = Annotated[
         extra_json_schema={"format": "http-url"},
     ),
 ]
+NameText = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=255,
+        description="printable, without / ? #, and not in the form of an id",
+        examples=["Daily Report Agent"],
+        extra_json_schema={"pattern": r"^[^/?#\u0000-\u001f]+$"},
+    ),
+]
 Text = Annotated[str, Meta(max_length=500)]
 Status = Literal["pending", "running", "retrying", "success", "failed", "cancelled", "skipped"]
 HealthStatus = Literal["healthy", "degraded", "unhealthy"]
@@ -125,7 +135,7 @@ class ScheduleUpdate(Struct, kw_only=True, rename="camel", forbid_unknown_fields
 class ScheduleCreate(ScheduleUpdate, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A new schedule: a name, when (cronExpression, intervalMs, at or delayMs) and what (agentUrl or task)."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=255, examples=["Daily Report Agent"])]
+    name: NameText
 
 
 class PauseBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):

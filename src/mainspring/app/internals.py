@@ -6,9 +6,12 @@ engine host, the engine runner, the registry, stored rows or the runtime, and ge
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from mainspring.model.errors import MainspringError
+from mainspring.model.policies import ON_CONFLICT, OnConflict, check_choice
 
 if TYPE_CHECKING:
     from mainspring.app.engine_host import EngineHost
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.app.mainspring import Mainspring
     from mainspring.app.queries import Queries
     from mainspring.app.registry import Registry
+    from mainspring.app.schedule_view import Schedule
     from mainspring.runtime.runtime import Runtime
 
 
@@ -38,6 +42,18 @@ def registry_of(ms: Mainspring) -> Registry:
 def queries_of(ms: Mainspring) -> Queries:
     """Return the queries for stored schedules and runs; the methods of `Mainspring` return views of these rows."""
     return ms._queries
+
+
+async def create_with_any_name(
+    ms: Mainspring, name: str, task: Any, *, on_conflict: OnConflict = "error", **options: Any
+) -> Schedule:
+    """Create a schedule as `ms.schedule` does, also under a name that no URL can hold.
+
+    Why: the interfaces of other schedulers take such names, or make them of a cron expression.
+    """
+    check_choice(on_conflict, ON_CONFLICT, field="on_conflict")
+    wanted = registry_of(ms).make_request(name, task=task, **options)
+    return await ms._create(replace(wanted, any_name=True), task, on_conflict)
 
 
 def http_agents_of(ms: Mainspring) -> HttpAgents:

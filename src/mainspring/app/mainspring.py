@@ -53,6 +53,7 @@ from mainspring.ports.threads import SystemThreads, Threads
 from mainspring.rules.definition import WhenAndHow
 from mainspring.rules.triggers import At, Cron, Every
 from mainspring.runtime.engine_thread import ThreadLoop
+from mainspring.service.requests import ScheduleRequest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -297,6 +298,10 @@ class Mainspring:
         """
         check_choice(on_conflict, ON_CONFLICT, field="on_conflict")
         wanted = self._registry.make_request(name, task=task, args=args, kwargs=kwargs, payload=payload, **when_and_how)
+        return await self._create(wanted, task, on_conflict)
+
+    async def _create(self, wanted: ScheduleRequest, task: Any, on_conflict: OnConflict) -> Schedule:
+        """Store the schedule `wanted`, which runs `task`, and return it."""
         await self._agents.check_target(task)
         schedule = await self._host.call(lambda runtime: runtime.commands.create(wanted, on_conflict))
         await self._agents.start_calling(task)

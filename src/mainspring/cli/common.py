@@ -92,6 +92,10 @@ def check_exists(url: str, fix: str = "Give the store's URL with --store or MAIN
         raise MainspringError(f"{path.absolute()} is empty: it is not a Mainspring store")
 
 
+#: What to write for an option that takes a time.
+TIME_FIX = "Write a duration ago such as 30m, 12h or 7d, or a time such as 2026-03-01T09:00:00Z"
+
+
 def parse_time(text: str | None, now: Ms, *, field: str) -> Ms | None:
     """Return the instant that `text`, the value of a time option, names; None if the option was not given.
 
@@ -100,9 +104,12 @@ def parse_time(text: str | None, now: Ms, *, field: str) -> Ms | None:
     """
     if text is None:
         return None
-    if text[:1].isdigit() and "-" not in text:
-        return now - duration_ms(text, field=field)
-    return instant_ms(text, field=field)
+    try:
+        if text[:1].isdigit() and "-" not in text:
+            return now - duration_ms(text, field=field)
+        return instant_ms(text, field=field)
+    except InvalidInput as error:  # its fix speaks of Python
+        raise InvalidInput(field, error.problem, TIME_FIX) from None
 
 
 async def find_schedule_id(store: Store, given: str) -> str:

@@ -167,7 +167,10 @@ def _parse_from(start: str | None) -> Ms:
 
 def _refuse(error: InvalidInput) -> NoReturn:
     """Print an error and exit with 2. Below a wrong cron expression, ^ points to the wrong character."""
-    click.echo(f"error: {error}", err=True)
+    text = f"error: {error}"
+    if "hash_id=" in error.fix:  # the parameter of Python programs
+        text = text.replace(error.fix, "Give --name, the name of the schedule")
+    click.echo(text, err=True)
     if isinstance(error, InvalidCron):
         shown = "".join(char if char.isprintable() else "?" for char in error.expression)
         click.echo(f"  {shown}\n  {' ' * error.position}^", err=True)

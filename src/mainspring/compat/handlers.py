@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from mainspring import Context, InvalidInput, Mainspring, Retry, RetryPolicy, RunSucceeded, State
-from mainspring.app.internals import queries_of
+from mainspring.app.internals import create_with_any_name, queries_of
 from mainspring.app.task import BaseTask
 from mainspring.compat.event_handlers import EventHandler, Listener, as_function
 from mainspring.model.events import RunFailed, RunRetrying
@@ -221,7 +221,8 @@ class Scheduler:
             raise InvalidInput(
                 "schedule", "exactly one option must say when to run", "Give cron, interval, one_time or immediate"
             )
-        made = await self.app.schedule(
+        made = await create_with_any_name(
+            self.app,
             task_id,
             task_type,
             args=(payload,),

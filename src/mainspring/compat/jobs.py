@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from mainspring import Context, Event, InvalidInput, LoggingHandler, Mainspring, Retry, State
 from mainspring import Schedule as Stored
-from mainspring.app.internals import queries_of
+from mainspring.app.internals import create_with_any_name, queries_of
 from mainspring.compat.job import (
     Job,
     JobTimeWindow,
@@ -242,7 +242,8 @@ class Scheduler:
         """Create or replace the job's schedule and return it. If a handle had paused it, resume it."""
         config = self.config
         when: dict[str, Any] = {job.schedule.kind: job.schedule.value}
-        schedule = await self.app.schedule(
+        schedule = await create_with_any_name(
+            self.app,
             job.job_id,
             job.job_id,
             on_conflict="replace",

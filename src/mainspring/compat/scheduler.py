@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
 from mainspring import Mainspring, UnknownRun, UnknownSchedule, UnknownTask
-from mainspring.app.internals import queries_of
+from mainspring.app.internals import create_with_any_name, queries_of
 from mainspring.app.task import BaseTask
 from mainspring.compat.event_handlers import EventHandler, Listener
 from mainspring.compat.task_events import (
@@ -91,7 +91,7 @@ class Scheduler:
         known = self._known(task)
         payload = known.new_run(args, kwargs).event.body
         name = " ".join(part for part in (known.name, str(cron), payload) if part)
-        made = await self.app.schedule(name, known, cron=cron, args=args, kwargs=dict(kwargs))
+        made = await create_with_any_name(self.app, name, known, cron=cron, args=args, kwargs=dict(kwargs))
         return made.id
 
     def _known(self, task: BaseTask[P, Any]) -> BaseTask[P, Any]:

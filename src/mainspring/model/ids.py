@@ -17,6 +17,8 @@ ScheduleId = str
 RunId = str
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: Finds what makes a text unfit as the last part of a URL.
+_NOT_IN_URLS = re.compile(r"[/?#]|\A\.{1,2}\Z")
 _MASK_48 = (1 << 48) - 1
 _MASK_62 = (1 << 62) - 1
 #: The number of leading characters that `uuid7s` reuses for the next id: the time, the version, 12 random bits and the
@@ -135,3 +137,21 @@ def check_name(value: str, *, field: str = "name") -> str:
     if not value.isprintable():
         raise EmptyName(field, f"{value!r} holds control characters", "Use printable characters only")
     return value
+
+
+def check_schedule_name(value: str, *, field: str = "name") -> str:
+    """Return the name `value` of a new schedule unchanged if it can be the last part of a URL.
+
+    Raises `EmptyName` for a name that `check_name` refuses, or that contains `/`, `?` or `#`, is `.` or `..`, or has
+    the form of an id. Why: under such a name, the API could not find the schedule. Names that are stored keep working.
+    """
+    check_name(value, field=field)
+    if _NOT_IN_URLS.search(value) is None and _ID.fullmatch(value.lower()) is None:
+        return value
+    wrong = sorted(set(value) & set("/?#"))
+    if wrong:
+        problem = f"{value!r} contains {' and '.join(wrong)}, which a URL gives another meaning"
+        raise EmptyName(field, problem, "Write for example a-b")
+    if value in (".", ".."):
+        raise EmptyName(field, f"{value!r} is no name in a URL", "Write for example a-b")
+    raise EmptyName(field, f"{value!r} has the form of an id", "Choose a name that a person can read")

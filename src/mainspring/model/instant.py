@@ -53,7 +53,8 @@ def duration_ms(value: Duration, *, field: str = "duration", minimum: Ms = 0) ->
     if result < 0:
         raise InvalidDuration(field, f"{value!r} is negative", _NEGATIVE_FIX)
     if result < minimum:
-        raise InvalidDuration(field, f"{value!r} is too short", f"The shortest is {format_duration(minimum)}")
+        shown = format_duration(result) if isinstance(value, timedelta) else repr(value)
+        raise InvalidDuration(field, f"{shown} is too short", f"The shortest is {format_duration(minimum)}")
     return result
 
 

@@ -194,6 +194,13 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise InvalidInput(wrong, "is not an option of a schedule", suggest_option(wrong, SCHEDULE_OPTIONS))
 
 
+def check_policy(option: str, value: Any) -> None:
+    """Raise `InvalidInput` if `value` is not valid for an option of `PolicyOptions`. None is valid: the default."""
+    parser = _SPEC_PARSERS.get(option) or _RUN_PARSERS.get(option)
+    if parser is not None and value is not None:
+        parser(value)
+
+
 def digest_of(spec: ScheduleSpec) -> str:
     """Return a hash of a definition. A redeploy compares it to see whether the code's declaration has changed."""
     return body_id(_deterministic_encoder.encode(spec))

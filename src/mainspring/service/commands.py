@@ -47,6 +47,7 @@ from mainspring.rules.planning import OpenRuns
 from mainspring.rules.schedule_commands import changed_fields, create, delete, manual_run, pause, resume, update
 from mainspring.rules.schedule_draft import ScheduleDraft
 from mainspring.service.requests import NewRun, ScheduleRequest, request_of
+from mainspring.service.schedule_names import check_new_names
 
 if TYPE_CHECKING:
     from mainspring.agents.vault import Vault
@@ -191,8 +192,9 @@ class Commands:
         """Create a schedule and return it; if the name exists with an equal definition, return the existing schedule.
 
         If the definitions differ, `on_conflict` decides: "keep" the existing one, "replace" it, or raise an "error".
-        With `fresh`, an existing name is always an error. Raises: ScheduleConflict.
+        With `fresh`, an existing name is always an error. Raises: ScheduleConflict; InvalidInput for the name.
         """
+        await check_new_names(self._store, (want,))
         want = await self.with_stored_headers(want)
         for _ in range(MAX_WRITE_ATTEMPTS):
             found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
@@ -228,6 +230,7 @@ class Commands:
 
         Names that exist are then handled as by `create`. If that raises ScheduleConflict, the created ones stay.
         """
+        await check_new_names(self._store, wants)
         wants = [want if want.agent is None else await self.with_stored_headers(want) for want in wants]
         now = self._time.now()
         changes = [self._change(self._new_schedule(want, now), want.bodies, want.gates) for want in wants]

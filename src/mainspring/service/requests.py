@@ -39,6 +39,7 @@ class ScheduleRequest(Struct, frozen=True, kw_only=True, gc=False):
     delay: Ms | None = None  # time from the creation to the only fire; replaces the trigger
     paused: str | None = None  # the schedule is created paused, for this reason; None: it is created active
     agent: HttpAgent | None = None  # the HTTP agent, until its header values are stored: they must not get into the log
+    any_name: bool = False  # the name comes from another scheduler, and need not be fit for a URL
 
     def spec_at(self, now: Ms) -> ScheduleSpec:
         """Return the definition to store at the instant `now`; a delay becomes one fire that long after `now`."""

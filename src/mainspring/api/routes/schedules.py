@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,16 +16,16 @@ from mainspring.api.callers import actor_of
 from mainspring.api.context import Api, api_of, cut_page, json_response, page_response
 from mainspring.api.idempotency import with_idempotency_key
 from mainspring.api.long_durations import refuse_long_durations
-from mainspring.api.parsing import convert_object, parse_json_object, parse_query
-from mainspring.api.problems import Refused
-from mainspring.api.put_diff import changed_fields, check_read_only
+from mainspring.api.parsing import convert_fields, convert_object, parse_json_object, parse_query
+from mainspring.api.policy_input import parse_duration
+from mainspring.api.problems import Fault, Refused, invalid_request
+from mainspring.api.put_diff import changed_fields, find_read_only_faults
 from mainspring.api.schedule_input import (
     ScheduleInput,
     check_min_interval,
     default_retry,
     exact_payload,
     http_body,
-    parse_duration,
     parse_schedule,
     task_body,
 )
@@ -65,11 +65,13 @@ async def create_schedule(request: Request) -> Response:
     parse_query(request, NoQuery)
     data = await api.body(request)
     given = parse_json_object(request, data)
-    wanted = convert_object(given, ScheduleCreate)
+    values, faults = convert_fields(given, ScheduleCreate)
+    wanted = ScheduleCreate(**{"name": "", **values})
     actor = actor_of(request)
 
     async def answer() -> Response:
-        draft = parse_schedule(api.ms, wanted.name, wanted, exact_payload(data), http_retry=api.http_retry)
+        payload = exact_payload(data)
+        draft = parse_schedule(api.ms, wanted.name, wanted, payload, http_retry=api.http_retry, faults=faults)
         want = replace(draft.with_headers({}), paused=DISABLED if wanted.enabled is False else None, by=actor)
         check_min_interval(api, want.spec)
         warnings = await _check_address(api, want)
@@ -118,21 +120,35 @@ async def update_schedule(request: Request) -> Response:
     parse_query(request, NoQuery)
     data = await api.body(request)
     given = parse_json_object(request, data)
-    wanted = convert_object(given, ScheduleUpdate, read_only=READ_ONLY)
-    payload = exact_payload(data)
+    values, faults = convert_fields(given, ScheduleUpdate, read_only=READ_ONLY)
+    edit = _Edit(wanted=ScheduleUpdate(**values), payload=exact_payload(data), actor=actor_of(request))
     for _ in range(MAX_WRITE_ATTEMPTS):
-        schedule = await find_schedule(api, request.path_params["id"])
-        _check_match(request, schedule)
-        view = (await _views(api, [schedule]))[0]
-        check_read_only(await _without_shown_once(api, schedule, given), view, READ_ONLY)
         try:
-            schedule, warnings = await _edit(api, schedule, view, wanted, payload, actor_of(request))
+            schedule = await find_schedule(api, request.path_params["id"])
+            _check_match(request, schedule)
+        except (UnknownSchedule, Refused):
+            if faults:  # a request that could never be right is not told about the schedule
+                raise invalid_request(faults) from None
+            raise
+        view = (await _views(api, [schedule]))[0]
+        left = await _without_shown_once(api, schedule, given)
+        found = [*faults, *find_read_only_faults(left, view, READ_ONLY)]
+        try:
+            schedule, warnings = await _apply(api, schedule, view, edit, found)
         except RevisionConflict:
             continue  # edited by another caller meanwhile: repeat everything, and If-Match can refuse it
         view = (await _views(api, [schedule]))[0]
         view.warnings = [*(view.warnings or []), *warnings] or UNSET
         return json_response(view, headers=_etag(schedule))
     raise StoreError("the schedule kept changing while it was edited")
+
+
+async def patch_schedule(request: Request) -> Response:
+    """Change the fields that the request has; other fields stay. `null` removes an optional value.
+
+    With `If-Match`, the answer is 412 if the schedule has another revision.
+    """
+    return await update_schedule(request)
 
 
 async def delete_schedule(request: Request) -> Response:
@@ -303,17 +319,28 @@ def _target_of(spec: ScheduleSpec) -> HttpTarget | None:
     return None if spec.options is None else spec.options.http
 
 
-async def _edit(
-    api: Api, schedule: Schedule, view: ScheduleView, wanted: ScheduleUpdate, payload: bytes | None, actor: str
-) -> tuple[Schedule, list[str]]:
-    """Write the fields of `wanted` that differ from `view`; return the edited schedule, and warnings about its URL.
+class _Edit(Struct, frozen=True, kw_only=True):
+    """An edit that a request asks for: the fields of its body that have the right type, and who asks.
 
-    `view` is the view of `schedule`. `payload` is the exact JSON text of the payload, None if the request has none.
-    `actor` is that of the events. A pause is written before the new definition, and a resume after it, so that no fire
-    happens with half of the edit.
-    Raises: Refused; RevisionConflict if another caller has edited the definition since `schedule` was read.
+    `payload` is the exact JSON text of the payload, None if the request has none. `actor` is that of the events.
     """
-    changed = changed_fields(view, wanted)
+
+    wanted: ScheduleUpdate
+    payload: bytes | None
+    actor: str
+
+
+async def _apply(
+    api: Api, schedule: Schedule, view: ScheduleView, edit: _Edit, faults: Sequence[Fault]
+) -> tuple[Schedule, list[str]]:
+    """Write the fields of an edit that differ from `view`; return the edited schedule, and warnings about its URL.
+
+    `view` is the view of `schedule`. `faults` are mistakes that were found in the request before. A pause is written
+    before the new definition, and a resume after it, so that no fire happens with half of the edit. Raises: Refused,
+    with all mistakes; RevisionConflict if another caller has edited the definition since `schedule` was read.
+    """
+    actor = edit.actor
+    changed = changed_fields(view, edit.wanted)
     enabled: bool | UnsetType = changed.enabled
     changed.enabled = UNSET
     if enabled is True and schedule.state == "finished" and changed == ScheduleUpdate():
@@ -322,8 +349,10 @@ async def _edit(
         )
     draft: ScheduleInput | None = None
     warnings: list[str] = []
-    if changed != ScheduleUpdate():
-        draft = parse_schedule(api.ms, schedule.name, changed, payload, schedule, http_retry=api.http_retry)
+    if changed != ScheduleUpdate() or faults:
+        draft = parse_schedule(
+            api.ms, schedule.name, changed, edit.payload, schedule, http_retry=api.http_retry, faults=faults
+        )
         check_min_interval(api, draft.want.spec)
         warnings = await _check_address(api, draft.want, schedule)
     row = schedule
