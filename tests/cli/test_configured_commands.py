@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mainspring import InvalidInput, Mainspring
-from mainspring.config.program import configure_program
+from mainspring.app.configuration import configure_program
 from mainspring.config.resolve import Sources, resolve
 
 COMMAND = (sys.executable, "-m", "mainspring.cli.main")

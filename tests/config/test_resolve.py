@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from mainspring.app.configuration import agent_settings
 from mainspring.cli.main import mainspring
 from mainspring.config.environment import read_dotenv
-from mainspring.config.program import agent_settings
 from mainspring.config.redaction import format_all
 from mainspring.config.resolve import Resolved, Sources, resolve, select_live
 from mainspring.config.schema import KEYS, get_value, variable_name

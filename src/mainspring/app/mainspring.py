@@ -146,7 +146,7 @@ class Mainspring:
         `url` and `options` are the program's own settings, for what is not configured. Raises: InvalidInput, which
         names the source of a wrong value.
         """
-        from mainspring.config.program import configure_program
+        from mainspring.app.configuration import configure_program
         from mainspring.config.resolve import Sources, resolve
 
         resolved = resolve(Sources(variables=dict(os.environ), config=None if path is None else Path(path)))

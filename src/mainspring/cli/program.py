@@ -94,7 +94,7 @@ def load_configured(target: str | None, resolved: Resolved) -> Mainspring:
 
     Raises: click.UsageError if neither names one; InvalidInput if a setting does not fit the program.
     """
-    from mainspring.config.program import configure_program
+    from mainspring.app.configuration import configure_program
 
     target = target or resolved.settings.app
     if target is None:

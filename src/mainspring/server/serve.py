@@ -15,10 +15,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from mainspring.api.route_table import ECHO_PATH
+from mainspring.app.configuration import agent_settings, configure_program
 from mainspring.app.internals import host_of, http_agents_of, runner_of
 from mainspring.app.mainspring import Mainspring
 from mainspring.app.shutdown import Stopper
-from mainspring.config.program import agent_settings, configure_program
 from mainspring.config.redaction import redact_url
 from mainspring.config.reload import Reloader
 from mainspring.config.resolve import Resolved, Sources

@@ -1,4 +1,4 @@
-"""Let configured settings replace those that a Python program gives its `Mainspring` object."""
+"""Configured settings in a Python program: they replace those that it gives its `Mainspring` object."""
 
 from __future__ import annotations
 
