@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.api.app import build, route_table
+from mainspring.api.descriptions import ANSWERS, FIELDS, PARAMETERS
 from mainspring.api.openapi import EXAMPLES, document
 from mainspring.app.internals import host_of
 
@@ -50,6 +52,39 @@ async def test_every_example_is_accepted(api: httpx.AsyncClient) -> None:
     for action, name in {"pause": "PauseBody", "trigger": "TriggerBody", "resume": "EmptyBody"}.items():
         for example in EXAMPLES[name].values():
             assert (await api.post(f"/api/schedules/Poll/{action}", json=example)).status_code in (200, 201)
+
+
+def test_every_field_parameter_body_and_answer_is_described() -> None:
+    found = document()
+    missing = [
+        f"{name}.{field}"
+        for name, schema in found["components"]["schemas"].items()
+        for field, described in schema.get("properties", {}).items()
+        if not described.get("description")
+    ]
+    missing += [name for name, schema in found["components"]["schemas"].items() if not schema.get("description")]
+    for path, methods in found["paths"].items():
+        for method, operation in methods.items():
+            place = f"{method} {path}"
+            parts = {"the operation": operation, "its body": operation.get("requestBody", operation)}
+            parts |= {f"parameter {one['name']}": one for one in operation["parameters"]}
+            for status, answer in operation["responses"].items():
+                parts[f"answer {status}"] = answer
+                parts |= {f"header {name} of {status}": one for name, one in answer.get("headers", {}).items()}
+            missing += [f"{place}: {name}" for name, part in parts.items() if not part.get("description")]
+            assert operation["responses"][min(operation["responses"])]["description"] != operation["summary"]
+    assert missing == []
+
+
+def test_every_description_is_of_a_field_parameter_or_answer_that_exists() -> None:
+    schemas = document()["components"]["schemas"]
+    fields = {f"{name}.{field}" for name, schema in schemas.items() for field in schema.get("properties", {})}
+    operations = [one for methods in document()["paths"].values() for one in methods.values()]
+    assert set(FIELDS) <= fields | {field.partition(".")[2] for field in fields}
+    assert set(PARAMETERS) == {
+        one["name"] for operation in operations for one in operation["parameters"] if one["in"] != "header"
+    }
+    assert set(ANSWERS) == {operation["operationId"] for operation in operations}
 
 
 def test_the_public_routes_are_these(ms: Mainspring) -> None:
@@ -102,6 +137,12 @@ async def test_a_page_needs_nothing_from_elsewhere_and_runs_nothing(api: httpx.A
 async def test_the_status_page_of_an_empty_service_says_what_to_do(api: httpx.AsyncClient) -> None:
     answer = await api.get("/")
     assert "POST /api/schedules" in answer.text
+
+
+async def test_the_page_of_the_api_shows_the_descriptions(api: httpx.AsyncClient) -> None:
+    page = unescape((await api.get("/api/docs")).text)
+    for text in (FIELDS["dstGap"], PARAMETERS["types"], ANSWERS["rotateSecret"]):
+        assert text in page
 
 
 async def test_health_and_readiness(api: httpx.AsyncClient, ms: Mainspring) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from mainspring.api.descriptions import ANSWERS, BODIES, PARAMETERS, describe_field
 from mainspring.api.problems import MEDIA_TYPE, Problem
 from mainspring.api.route_table import ENDPOINTS, Endpoint
 
@@ -83,6 +84,10 @@ def document() -> dict[str, Any]:
     for name, schema in components.items():
         if name in EXAMPLES:
             schema["examples"] = list(EXAMPLES[name].values())
+        for field, described in schema.get("properties", {}).items():
+            text = describe_field(name, field)
+            if text is not None:
+                described["description"] = text
     components["ScheduleCreate"]["allOf"] = [_one_of(WHEN_FIELDS), _one_of(WHAT_FIELDS)]
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
@@ -146,6 +151,7 @@ def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     if endpoint.body is not None:
         examples = EXAMPLES.get(endpoint.body.__name__, {})
         operation["requestBody"] = {
+            "description": _describe_body(endpoint.body),
             "required": endpoint.body_required,
             "content": {
                 "application/json": {
@@ -157,6 +163,11 @@ def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     return operation
 
 
+def _describe_body(kind: Any) -> str:
+    """Return what a request body of this type is: the first sentence of its docstring, or an entry of `BODIES`."""
+    return BODIES.get(kind.__name__) or str(kind.__doc__).partition("\n")[0]
+
+
 def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     """Describe each parameter in the path of a route for OpenAPI."""
     return [
@@ -164,6 +175,7 @@ def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
             "name": name,
             "in": "path",
             "required": True,
+            "description": PARAMETERS.get(name, ""),
             "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[^/]+$"},
         }
         for name in re.findall(r"{(\w+)}", endpoint.path)
@@ -182,7 +194,10 @@ def _query_parameters(kind: type[Struct]) -> list[dict[str, Any]]:
             schema["enum"] = [word for word in schema["enum"] if word is not None]
         if field.default is not None:
             schema["default"] = field.default
-        found.append({"name": field.encode_name, "in": "query", "required": False, "schema": schema})
+        name = field.encode_name
+        found.append(
+            {"name": name, "in": "query", "required": False, "description": PARAMETERS.get(name, ""), "schema": schema}
+        )
     return found
 
 
@@ -207,7 +222,7 @@ def _responses(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
 
     `schemas`: `str` of the type of a body or answer → its JSON schema. `/api/health` has its own body with 503, too.
     """
-    good: dict[str, Any] = {"description": endpoint.summary}
+    good: dict[str, Any] = {"description": ANSWERS.get(endpoint.operation_id, endpoint.summary)}
     if endpoint.answer is not None:
         good["content"] = {endpoint.media_type: {"schema": schemas[str(endpoint.answer)]}}
     elif endpoint.media_type == "text/event-stream":

@@ -159,7 +159,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
     parts = [f"<section><h3><code>{method} {escape(path)}</code></h3><p>{escape(operation['summary'])}.</p>"]
     named = [one for one in operation["parameters"] if one["in"] != "path"]
     if named:
-        items = "".join(f"<dt>{escape(one['name'])}</dt><dd>{_type_words(one['schema'])}</dd>" for one in named)
+        items = "".join(f"<dt>{escape(one['name'])}</dt>{_meaning(one['schema'], one)}" for one in named)
         parts.append(f"<dl>{items}</dl>")
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     if content:
@@ -167,8 +167,10 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
         for example in list(content["examples"].values())[:1]:
             text = msgspec.json.format(msgspec.json.encode(example["value"]), indent=2).decode()
             parts.append(f"<pre>{escape(text)}</pre>")
-    answers = ", ".join(escape(status) for status in operation["responses"])
-    parts.append(f"<p class=dim>Answers: {answers}</p></section>")
+    answers = "<br>".join(
+        f"{escape(status)} {escape(answer['description'])}" for status, answer in operation["responses"].items()
+    )
+    parts.append(f"<p class=dim>{answers}</p></section>")
     return "".join(parts)
 
 
@@ -176,10 +178,15 @@ def _schema(schema: dict[str, Any]) -> str:
     """Return the description and the fields of a JSON schema of the OpenAPI document, as HTML."""
     required = schema.get("required", [])
     items = "".join(
-        f"<dt>{escape(name)}{' (required)' if name in required else ''}</dt><dd>{_type_words(one)}</dd>"
+        f"<dt>{escape(name)}{' (required)' if name in required else ''}</dt>{_meaning(one, one)}"
         for name, one in schema.get("properties", {}).items()
     )
     return f"<p>{escape(schema.get('description', ''))}</p><dl>{items}</dl>"
+
+
+def _meaning(schema: dict[str, Any], described: dict[str, Any]) -> str:
+    """Return the type of a field or parameter and its description, as HTML."""
+    return f"<dd>{_type_words(schema)}<br>{escape(described.get('description', ''))}</dd>"
 
 
 def _type_words(schema: dict[str, Any]) -> str:
