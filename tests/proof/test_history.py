@@ -90,8 +90,7 @@ class World:
 
 async def small_world() -> World:
     """Write the history of two schedules without an engine: successes, retry, rescue, pause, update, ad-hoc work."""
-    store = MemoryStore()
-    drive = Scenario(store)
+    drive = Scenario(store := MemoryStore())
     spec = make_spec(trigger=EverySpec(MINUTE), overlap="forbid")
     busy = await drive.create(spec, T0, "busy")
     calm = await drive.create(make_spec(trigger=EverySpec(3 * MINUTE), overlap="allow_parallel"), T0, "calm")
@@ -216,6 +215,11 @@ def called_twice(world: World) -> None:
     )
 
 
+def called_beside_itself(world: World) -> None:
+    first, second = sorted((c for c in world.calls if c.run_id == world.run(2).id), key=lambda call: call.token)
+    world.calls[world.calls.index(first)] = replace(first, ended=second.began + 1)
+
+
 def call_without_lease(world: World) -> None:
     world.calls.append(Call(run_id=world.run(4).id, key=world.run(4).id, token=9, began=UNTIL))
 
@@ -225,7 +229,6 @@ def stale_result(world: World) -> None:
     world.rewrite(
         [replace(e, epoch=1) if isinstance(e, RunSucceeded) and e.run_id == run_id else e for e in world.history.events]
     )
-    world.calls = [replace(c, began=c.began) for c in world.calls]
 
 
 def stale_by_the_calls(world: World) -> None:
@@ -344,6 +347,7 @@ PLANTED: list[tuple[Callable[[World], None], dict[str, int]]] = [
     (span_of_too_many, {"I3": 2, "extra": 2}),
     (no_call, {"I4": 1, "lost": 1}),
     (called_twice, {"I4": 1, "doubled": 1}),
+    (called_beside_itself, {"I4": 1, "doubled": 1}),
     (call_without_lease, {"I4": 1, "extra": 1}),
     (stale_result, {"I5": 1}),
     (stale_by_the_calls, {"I5": 1}),

@@ -21,7 +21,7 @@ INVARIANTS = {
     "I1": "at most one run or span for each fire",
     "I2": "every fire that was owed has a run or a span",
     "I3": "no run and no span beyond what was owed",
-    "I4": "every run that ended by its handler was called; at most once where that was asked for",
+    "I4": "every run that ended by its handler was called; at most once where asked for; never beside itself",
     "I5": "an accepted outcome bears the newest token",
     "I6": "no run is claimed early by the store's clock, no fire is planned later than the bound",
     "I7": "leases of one run do not overlap and are not cut short",

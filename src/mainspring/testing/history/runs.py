@@ -19,6 +19,7 @@ from mainspring.model.events import (
     RunCancelled,
     RunEvent,
     RunFailed,
+    RunLost,
     RunReopened,
     RunRetrying,
     RunScheduled,
@@ -159,6 +160,7 @@ def check_calls(history: History, calls: Sequence[Call], report: Report, at_most
         _check_tokens_of_calls(run.id, mine, stream, report)
         _check_begin_times(run.id, mine, stream, report)
         _check_acceptance_order(run.id, mine, stream, report)
+        _check_one_alive(run.id, mine, stream, report)
 
 
 def _check_keys(by_run: dict[str, list[Call]], streams: dict[str, list[RunEvent]], report: Report) -> None:
@@ -250,6 +252,25 @@ def _check_acceptance_order(run_id: str, mine: Sequence[Call], stream: Sequence[
         if newer and not any(isinstance(e, RunStarted) and e.epoch == newer[0].token for e in stream[:index]):
             what = f"run {run_id}: token {event.epoch} was accepted after {newer[0].token} had been called"
             report.add("I5", what, _since_started(stream, index, event.epoch))
+
+
+def _check_one_alive(run_id: str, mine: Sequence[Call], stream: Sequence[RunEvent], report: Report) -> None:
+    """Check that no call of a run began while an earlier one was still alive, unless the earlier lease had ended (I4).
+
+    A lease ends by a crash of its worker, or because the store could not be reached. `mine`: the calls of the run's
+    handler, by their begin. `stream`: the events of the run.
+    """
+    expired = {
+        event.epoch
+        for event in stream
+        if isinstance(event, LeaseExpired | RunLost) or (isinstance(event, RunFailed) and event.reason == "crashed")
+    }
+    for index, call in enumerate(mine):
+        for later in mine[index + 1 :]:
+            if call.ended is None or later.began >= call.ended or later.token == call.token or call.token in expired:
+                continue
+            what = f"run {run_id} was called under token {later.token} while its call under {call.token} was alive"
+            report.add("I4", what, stream, kind="doubled")
 
 
 # ── the log as a whole ──────────────────────────────────────────────────────
