@@ -167,9 +167,9 @@ SERVICE_MUTANTS: tuple[Mutant, ...] = (
         "one-limit-for-all",
         "a client with wrong keys and a user share one rate limit",
         S + "server/access.py",
-        '            return self._check_rate(f"key {key.id}", path) or key.name',
-        "            return self._check_rate(_address(scope), path) or key.name",
-        (ACCESS + "test_there_is_no_rate_limit_unless_configured_and_then_each_caller_has_its_own",),
+        'return self._check_rate(f"key {key.id}", path) or _check_scope',
+        "return self._check_rate(_address(scope), path) or _check_scope",
+        (ACCESS + "test_each_caller_has_a_rate_limit_of_its_own_and_there_may_be_none",),
     ),
     Mutant(
         "ready-while-late",

@@ -220,21 +220,28 @@ async def test_cancel_a_running_coroutine(ms: Mainspring) -> None:
         assert types == [RunScheduled, RunStarted, CancelRequested, RunCancelled]
 
 
-async def test_cancel_a_running_thread(ms: Mainspring) -> None:
+@pytest.mark.parametrize("gives_up", [True, False])
+async def test_a_cancelled_thread_decides_how_its_run_ends(ms: Mainspring, gives_up: bool) -> None:
+    """A thread cannot be stopped: if it returns in spite of the request, its work is done, and the run has succeeded."""
     began = threading.Event()
 
     @ms.task
     def forever(ctx: Context) -> str:
         began.set()
         assert ctx._held.cancelled.wait(20)
+        if gives_up:
+            raise RuntimeError("asked to stop")
         return f"cancelled: {ctx.cancelled}"
 
     async with beside(ms):
         handle = await forever.enqueue()
         await asyncio.to_thread(began.wait)
         await ms.cancel(handle.id, reason="enough")
-        with pytest.raises(RunNotSuccessful, match="ended as cancelled: enough"):
-            await handle.result(timeout=WAIT)
+        if gives_up:
+            with pytest.raises(RunNotSuccessful, match="ended as cancelled: enough"):
+                await handle.result(timeout=WAIT)
+        else:
+            assert await handle.result(timeout=WAIT) == "cancelled: True"
 
 
 async def test_retry_of_a_failed_run_keeps_the_row(ms: Mainspring) -> None:
