@@ -87,6 +87,7 @@ FIELDS: dict[str, str] = {
     "attemptDetails": "The attempts, oldest first. Left out in lists.",
     "attempt": "Number of the attempt, from 1.",
     "instance": "The instance that made the attempt.",
+    "AttemptView.trace": "Traceback of the error. Null: there is none.",
     "overranMs": "How long the attempt ran beyond its time limit. Null: it did not.",
     # schemas of their own
     "ScheduleView.id": "Id of the schedule. It never changes.",

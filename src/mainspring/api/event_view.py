@@ -43,8 +43,9 @@ def event_view(event: Event) -> dict[str, Any]:
     own = encode_data(event)
     data = {} if own is None else msgspec.json.decode(own)
     view = _convert(data, _INSTANTS | (_INSTANTS_OF_SPAN if isinstance(event, FiresElided) else frozenset()))
-    if "result" in data:
-        view["result"] = decode_json(data["result"])
+    for name in ("result", "answer"):
+        if name in data:
+            view[name] = decode_json(data[name])
     return {
         "seq": event.seq,
         "type": type(event).__name__,

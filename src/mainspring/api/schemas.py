@@ -334,7 +334,8 @@ class ScheduleView(Struct, kw_only=True, rename="camel"):
 class AttemptView(Struct, kw_only=True, rename="camel"):
     """One attempt of an execution, with its outcome; `status` "running" if it has none yet.
 
-    `overranMs`: how long it ran beyond its time limit, if it was not stopped there.
+    `startedAt`: when it was claimed. `response`: the answer of the agent, also if it failed, or the task's result.
+    `trace`: the traceback of the error. `overranMs`: how long it ran beyond its time limit, if it was not stopped.
     """
 
     attempt: int
@@ -346,6 +347,8 @@ class AttemptView(Struct, kw_only=True, rename="camel"):
     error: str | None = None
     next_attempt_at: Instant | None = None
     overran_ms: int | None = None
+    trace: str | None = None
+    response: Any = None
 
 
 class ExecutionView(Struct, kw_only=True, rename="camel"):

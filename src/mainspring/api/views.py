@@ -235,6 +235,7 @@ def _end_attempt(attempt: AttemptView, event: Event) -> None:
     match event:
         case RunSucceeded():
             attempt.status, attempt.duration_ms = "success", event.ms
+            attempt.response = None if event.result is None else decode_result(event.result)
         case RunRetrying():
             attempt.status, attempt.duration_ms, attempt.error = "retrying", event.ms, event.error
             attempt.next_attempt_at = isoformat(event.next_attempt_at)
@@ -253,6 +254,9 @@ def _end_attempt(attempt: AttemptView, event: Event) -> None:
         case _:
             return
     attempt.ended_at = isoformat(event.at)
+    if isinstance(event, RunRetrying | RunFailed):
+        attempt.trace = event.trace
+        attempt.response = None if event.answer is None else decode_result(event.answer)
     if isinstance(event, RunSucceeded | RunRetrying | RunFailed | RunCancelled | RunSnoozed):
         attempt.overran_ms = event.overran_ms
 

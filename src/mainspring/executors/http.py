@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
+from msgspec.structs import replace
 
 from mainspring.agents.fair_limiter import FairLimiter, WaitingPlaces
 from mainspring.agents.guard import AddressGuard, Forbidden, Unresolved
@@ -219,14 +220,15 @@ class HttpClient:
             if response.status == 202 and accepts:
                 return Accepted(target.silence)
             text = redact(decode_text(answer.data, response.charset, self._settings.keep_response), redacted)
+            cut = answer.truncated or len(answer.data) > self._settings.keep_response
+            result = HttpResult(response.status, text, response.content_type, answer.read, cut)
+            kept = msgspec.json.encode(result).decode()
             if 200 <= response.status < 300:
-                cut = answer.truncated or len(answer.data) > self._settings.keep_response
-                result = HttpResult(response.status, text, response.content_type, answer.read, cut)
-                return Succeeded(msgspec.json.encode(result).decode())
+                return Succeeded(kept)
             reason = redact(storable_text(response.reason or ""), redacted)[:100]
             summary = f"{_where(target)} answered {response.status} {reason}".rstrip()
             wait = parse_retry_after(response.headers.get("Retry-After"), self._clock.now())
-            return _error_response(response.status, summary, text, wait)
+            return replace(_error_response(response.status, summary, text, wait), answer=kept)
 
     def _add_callback(
         self, headers: dict[str, str], attempt: Attempt, target: HttpTarget, secrets: CallSecrets, now: Ms

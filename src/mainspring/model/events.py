@@ -227,7 +227,10 @@ class RunSucceeded(RunEvent, frozen=True, kw_only=True):
 
 
 class RunRetrying(RunEvent, frozen=True, kw_only=True):
-    """The attempt failed; the run will be tried again at `next_attempt_at`."""
+    """The attempt failed; the run will be tried again at `next_attempt_at`.
+
+    `answer`: the answer of an HTTP agent as JSON text (`HttpResult`); None: there was none.
+    """
 
     next_attempt_at: Ms
     error: str
@@ -236,6 +239,7 @@ class RunRetrying(RunEvent, frozen=True, kw_only=True):
     fingerprint: str | None = None
     trace: str | None = None
     overran_ms: int | None = None
+    answer: str | None = None
 
 
 class RunFailed(RunEvent, frozen=True, kw_only=True):
@@ -246,6 +250,7 @@ class RunFailed(RunEvent, frozen=True, kw_only=True):
     outcome); parent (reserved). Only for the call of an HTTP agent: gone (status 410); refused (another status that is
     not retried); redirect; network (no complete answer); forbidden (the address may not be called); agent (the agent
     reported a failure, or the call could not be made). `dead_lettered`: True if the run becomes a dead letter.
+    `answer` is that of `RunRetrying`.
     """
 
     error: str
@@ -256,6 +261,7 @@ class RunFailed(RunEvent, frozen=True, kw_only=True):
     trace: str | None = None
     dead_lettered: bool = True
     overran_ms: int | None = None
+    answer: str | None = None
 
 
 class RunSnoozed(RunEvent, frozen=True, kw_only=True):

@@ -30,6 +30,8 @@ class Failed(Struct, frozen=True, gc=False):
     retry: bool = True
     #: The shortest delay before the next attempt, as an HTTP agent asked for it (`Retry-After`). None: no such wish.
     retry_after: Ms | None = None
+    #: The answer of an HTTP agent that was no success, as JSON text (`HttpResult`). None: there was no answer.
+    answer: str | None = None
 
 
 class Snoozed(Struct, frozen=True, gc=False):

@@ -102,7 +102,7 @@ class Fail(Struct, frozen=True, gc=False):
     """Command: the attempt failed. Try the run again at `retry_at`; None: the run has failed for good, for `reason`.
 
     `began_at` and `ms`: when the handler began and how long it took; None if it did not begin. `fingerprint` is a short
-    text that is equal for failures of one kind. `trace` is the stack trace.
+    text that is equal for failures of one kind. `trace` is the stack trace; `answer` the answer of an agent, as JSON.
     """
 
     error: str
@@ -112,6 +112,7 @@ class Fail(Struct, frozen=True, gc=False):
     reason: str = "error"
     fingerprint: str | None = None
     trace: str | None = None
+    answer: str | None = None
 
 
 class SnoozeUntil(Struct, frozen=True, gc=False):
@@ -234,6 +235,7 @@ def _decide_fail(run: Run, command: Fail, now: Ms) -> RunEvent:
         "ms": command.ms,
         "fingerprint": command.fingerprint,
         "trace": command.trace,
+        "answer": command.answer,
     }
     if command.retry_at is not None:
         return RunRetrying(**_lease_columns(run), **failure, next_attempt_at=command.retry_at)
@@ -423,7 +425,7 @@ def _fold_failed(run: Run, event: RunFailed) -> dict[str, Any]:
         counted = {"crashes": run.crashes + 1}
     elif event.reason != "parent":
         counted = {"failures": run.failures + 1}
-    return {**failure, **counted, "reason": event.reason, "dead": event.dead_lettered}
+    return {**failure, **counted, "reason": event.reason, "dead": event.dead_lettered, "result": event.answer}
 
 
 def _fold_snoozed(run: Run, event: RunSnoozed) -> dict[str, Any]:

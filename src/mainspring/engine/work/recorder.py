@@ -228,6 +228,7 @@ class Recorder:
                     reason=outcome.reason,
                     fingerprint=outcome.fingerprint,
                     trace=outcome.trace,
+                    answer=outcome.answer,
                 )
                 return run.fail(failure, now) if again is None else run.retry(failure, now)
             case Snoozed():
