@@ -222,7 +222,7 @@ async def test_cancel_a_running_coroutine(ms: Mainspring) -> None:
 
 @pytest.mark.parametrize("gives_up", [True, False])
 async def test_a_cancelled_thread_decides_how_its_run_ends(ms: Mainspring, gives_up: bool) -> None:
-    """A thread cannot be stopped: if it returns in spite of the request, its work is done, and the run has succeeded."""
+    """A thread cannot be stopped: if it returns in spite of that, its work is done, and the run has succeeded."""
     began = threading.Event()
 
     @ms.task

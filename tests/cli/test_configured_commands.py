@@ -142,7 +142,7 @@ def _lines_of(folder: Path, *words: str) -> Generator[str, None, None]:
 
 def test_run_reload_starts_the_program_anew_when_its_file_changes(folder: Path) -> None:
     lines = _lines_of(folder, "run", "app1:ms", "--reload")
-    next(line for line in lines if "1 tasks, 1 schedules declared" in line)
+    next(line for line in lines if "1 task, 1 schedule declared" in line)
     (folder / "app1.py").write_text(PROGRAM.replace("own.db", "second.db"))
     assert next((line for line in lines if "app1.py changed; starting anew" in line), None)
     assert next((line for line in lines if "second.db" in line), None)

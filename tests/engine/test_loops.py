@@ -133,7 +133,7 @@ async def test_an_outcome_that_could_not_be_stored_is_stored_when_the_store_is_b
         store.down = False
         await t.advance("10s")
         run = await handle.run()
-        assert (run.state, run.result, run.attempt) == (State.SUCCEEDED, "7", 1)
+        assert (run.state, run.result, run.attempt) == (State.SUCCEEDED, 7, 1)
 
 
 async def test_a_forward_step_of_the_wall_clock_is_noted_and_planning_waits_five_seconds() -> None:

@@ -124,7 +124,7 @@ async def test_the_demand_counts_what_these_workers_could_take_now() -> None:
         await ms.tasks["note"].using(queue="mail").enqueue("another queue")
         runtime = t.runtime
         assert await measure_demand(runtime, "here", set(), 100) == Demand(12, 0)
-        assert await measure_demand(runtime, "here", set(), 5) == Demand(5, 0)
+        assert await measure_demand(runtime, "here", set(), 5) == Demand(5, 0, at_least=True)
         runtime.handlers = {}
         assert await measure_demand(runtime, "here", set(), 100) == Demand(0, 0)
 

@@ -72,7 +72,7 @@ time.sleep(600)
     await until(mark.exists)
     for _ in range(3):
         signalled(signal.SIGINT)
-        await until(lambda: "stopping 1 workers" in caplog.text)
+        await until(lambda: "stopping 1 worker" in caplog.text)
         assert not running.done()
         await asyncio.sleep(0)
     async with asyncio.timeout(30):  # long before the time to shut down is over
@@ -95,5 +95,17 @@ async def test_a_store_that_does_not_answer_changes_nothing(caplog: pytest.LogCa
     running = asyncio.ensure_future(supervisor(sys.executable, "-c", code, bounds=Bounds(1, 2, 1), demand=away).run())
     await until(lambda: "pool resized from 1 to 2 workers (5 runs wait, " in caplog.text)
     assert caplog.text.count("cannot read the backlog, the pool keeps its size") == 3
+    signalled()
+    assert await running == 0
+
+
+async def test_the_log_says_that_more_runs_may_wait_than_were_counted(caplog: pytest.LogCaptureFixture) -> None:
+    async def many(pids: Collection[int], enough: int) -> Demand:
+        return Demand(8, 1, at_least=True)
+
+    caplog.set_level(logging.INFO)
+    code = "import sys; sys.stdin.read()"
+    running = asyncio.ensure_future(supervisor(sys.executable, "-c", code, bounds=Bounds(1, 2, 1), demand=many).run())
+    await until(lambda: "pool resized from 1 to 2 workers (at least 8 runs wait, 1 is running)" in caplog.text)
     signalled()
     assert await running == 0

@@ -172,7 +172,7 @@ def test_a_pool_grows_with_the_backlog_and_shrinks_when_idle(pool: Pool) -> None
     assert "to 3 workers" in pool.said()
     (pool.folder / "go").touch()
     until(lambda: pool.states()[State.SUCCEEDED] == 12)
-    until(lambda: "to 1 workers" in pool.said())
+    until(lambda: "to 1 worker" in pool.said())
     until(lambda: len(pool.workers()) == 1)
     assert len({pid for _, _, pid in pool.executions()}) == 3
     process.send_signal(signal.SIGTERM)

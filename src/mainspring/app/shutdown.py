@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
+from mainspring.model.plural import plural
+
 #: The most task names in the line that says what a stop waits for.
 MAX_NAMES_IN_WAIT = 5
 
@@ -21,8 +23,8 @@ def describe_wait(tasks: Sequence[str], timeout: float, *, by_ctrl_c: bool) -> s
     """
     counts = Counter(tasks)
     names = [name if count == 1 else f"{name} × {count}" for name, count in counts.most_common(MAX_NAMES_IN_WAIT)]
-    more = f" and {len(counts) - len(names)} more tasks" if len(counts) > len(names) else ""
-    runs = "1 run" if len(tasks) == 1 else f"{len(tasks)} runs"
+    more = f" and {plural(len(counts) - len(names), 'more task')}" if len(counts) > len(names) else ""
+    runs = plural(len(tasks), "run")
     hint = "; press Ctrl-C again to end now" if by_ctrl_c else ""
     return f"stopping: waits up to {timeout:g} s for {runs} ({', '.join(names)}{more}){hint}"
 

@@ -10,6 +10,7 @@ import click
 
 from mainspring.cli.common import check_exists, print_json
 from mainspring.model.errors import InvalidInput, StoreUnavailable
+from mainspring.model.plural import plural
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Store
 from mainspring.ports.store_extras import ServerStore
@@ -163,10 +164,10 @@ def _print(copied: Copied, comparison: Comparison) -> None:
         table.add_row(name, _short(value), _short(other), "" if value == other else "✕")
     console.print(table)
     after = f", after event {copied.resumed} of an interrupted copy" if copied.resumed else ""
-    console.print(f"{copied.events} events copied{after}")
+    console.print(f"{plural(copied.events, 'event')} copied{after}")
     if copied.running:
-        plural = "run was" if copied.running == 1 else "runs were"
-        console.print(f"{copied.running} {plural} running: the first instance on the target rescues them")
+        were = "was" if copied.running == 1 else "were"
+        console.print(f"{plural(copied.running, 'run')} {were} running: the first instance on the target rescues them")
     if comparison.ok:
         console.print("ok: the stores are equal")
     elif comparison.differences:

@@ -10,6 +10,7 @@ import click
 
 from mainspring.model.errors import InvalidCron, InvalidInput
 from mainspring.model.instant import Ms, instant_ms, isoformat, load_zone, to_datetime
+from mainspring.model.plural import plural
 from mainspring.rules.triggers import Cron, Finding
 from mainspring.rules.triggers.base import LAST_MS
 
@@ -107,7 +108,7 @@ def explain(expression: str, tz: str | None, name: str | None, as_json: bool, st
     if fires:
         info = load_zone(trigger.spec.tz)
         shown = " · ".join(f"{to_datetime(ms, info):%a %Y-%m-%d %H:%M:%S}".removesuffix(":00") for ms in fires)
-        click.echo(f"  next  {shown}{' …' if len(fires) == 3 else ''}  ≈ {per_year} fires/year")
+        click.echo(f"  next  {shown}{' …' if len(fires) == 3 else ''}  ≈ {plural(per_year, 'fire')}/year")
     else:
         click.echo("  never fires")
     _print_findings(findings)

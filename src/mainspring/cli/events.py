@@ -12,6 +12,7 @@ from mainspring.model.event_names import resolve_type_names
 from mainspring.model.events import EVENT_BASE_FIELDS, Event
 from mainspring.model.ids import printable_text
 from mainspring.model.instant import Ms, isoformat
+from mainspring.model.plural import plural
 from mainspring.ports.store import Events, Store
 
 
@@ -42,16 +43,21 @@ def verify(context: click.Context, url: str | None, as_json: bool) -> None:
         differences = msgspec.to_builtins(report.differences)
         print_json({"ok": report.ok, **counts, "found": report.found, "differences": differences})
     else:
-        click.echo(" · ".join(f"{count} {name}" for name, count in counts.items()))
+        click.echo(" · ".join(_count(name, count) for name, count in counts.items()))
         for difference in report.differences:
             click.echo(printable_text(f"✕ {difference.kind} {difference.id}  {difference.what}"))
         rest = report.found - len(report.differences)
         click.echo(
             "ok: the rows agree with the log"
             if report.ok
-            else f"{report.found} differences" + (f", {rest} of them not shown" if rest else "")
+            else plural(report.found, "difference") + (f", {rest} of them not shown" if rest else "")
         )
     context.exit(0 if report.ok else 1)
+
+
+def _count(name: str, count: int) -> str:
+    """Return a count with its noun, from the plural `name`: "1 run", "0 bodies"."""
+    return f"{count} {name}" if name == "bodies" else plural(count, name.removesuffix("s"))
 
 
 @events.command("list")

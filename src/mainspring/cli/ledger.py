@@ -9,6 +9,7 @@ import click
 from mainspring.cli.common import parse_time, print_json, query_store, store_option
 from mainspring.ledger.account import Ledger
 from mainspring.model.instant import Ms, isoformat
+from mainspring.model.plural import plural
 from mainspring.ports.store import Store
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _print(book: Ledger, every: bool) -> None:
     if every:
         for line in book.schedules:
             table.add_row(f"{line.name} ({line.state})", *_cells(line))
-    total = f"{book.schedules_total} schedule{'' if book.schedules_total == 1 else 's'}"
+    total = plural(book.schedules_total, "schedule")
     table.add_row(total, *_cells(book, less=book.ad_hoc.unexplained))
     console.print(table)
     _print_notes(console, book)

@@ -13,6 +13,7 @@ import click
 
 from mainspring.cli.program import load_configured, program_options, read_configuration
 from mainspring.model.errors import MissingExtra
+from mainspring.model.plural import plural
 from mainspring.telemetry.log_format import configure_logging
 
 #: Python's thread switch interval: a busy handler thread delays the engine's thread by 0.5 ms, not by 5 ms.
@@ -50,7 +51,8 @@ def run(
     app = load_configured(target, resolved)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     log = logging.getLogger("mainspring")
-    log.info("%s: %d tasks, %d schedules declared; Ctrl-C stops", app.url, len(app.tasks), len(app.declared))
+    tasks, schedules = plural(len(app.tasks), "task"), plural(len(app.declared), "schedule")
+    log.info("%s: %s, %s declared; Ctrl-C stops", app.url, tasks, schedules)
     app.run(until_idle=until_idle)
     log.info("stopped cleanly")
 

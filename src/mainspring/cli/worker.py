@@ -20,6 +20,7 @@ from mainspring.app.internals import host_of
 from mainspring.cli.program import load_configured, program_options, read_configuration
 from mainspring.cli.run import SWITCH_INTERVAL_SECONDS
 from mainspring.model.errors import InvalidInput
+from mainspring.model.plural import plural
 from mainspring.model.settings import adjust_settings
 from mainspring.rules.autoscale import Bounds, Demand, parse_bounds
 from mainspring.telemetry.log_format import configure_logging
@@ -112,7 +113,8 @@ def _run_one(app: Mainspring, *, supervised: bool) -> None:
     if supervised:
         threading.Thread(target=_end_with_parent, name="mainspring-parent", daemon=True).start()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-    log.info("%s: worker for %d tasks, %d slots", app.url, len(app.tasks), app.settings.concurrency)
+    tasks, slots = plural(len(app.tasks), "task"), plural(app.settings.concurrency, "slot")
+    log.info("%s: worker for %s, %s", app.url, tasks, slots)
     app.run(role="worker")
     log.info("stopped cleanly")
 
@@ -144,8 +146,8 @@ async def _supervise(app: Mainspring, command: list[str], bounds: Bounds) -> int
         shutdown_timeout=settings.shutdown_timeout / 1000,
         demand=read_demand,
     )
-    size = f"{bounds.low} to {bounds.high}" if bounds.low < bounds.high else f"{bounds.start}"
-    log.info("%s: %s workers of %d slots; Ctrl-C stops", app.url, size, settings.concurrency)
+    size = plural(bounds.start, "worker") if bounds.low == bounds.high else f"{bounds.low} to {bounds.high} workers"
+    log.info("%s: %s of %s; Ctrl-C stops", app.url, size, plural(settings.concurrency, "slot"))
     try:
         return await pool.run()
     finally:

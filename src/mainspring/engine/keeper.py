@@ -12,6 +12,7 @@ from mainspring.engine.loop import Loop
 from mainspring.engine.presence import INSTANCE_PREFIX, list_instances
 from mainspring.model.errors import StoreError
 from mainspring.model.instant import Ms
+from mainspring.model.plural import plural
 from mainspring.model.retention import Retention
 from mainspring.model.schedule import Schedule
 from mainspring.model.settings import Settings
@@ -109,7 +110,8 @@ class Keeper(Loop):
         )
         purged = await self._store.purge(policy, PURGE_BATCH_ROWS)
         if purged.runs:
-            log.info("retention: %d runs and %d events removed", purged.runs, purged.events)
+            runs, events = plural(purged.runs, "run"), plural(purged.events, "event")
+            log.info("retention: %s and %s removed", runs, events)
         fires = Retention(ended_before=0, lease_prefix=EXECUTION_PREFIX, leases_before=before)
         return (await self._store.purge(fires, PURGE_BATCH_ROWS)).more or purged.more
 

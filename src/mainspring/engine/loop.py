@@ -7,11 +7,17 @@ import logging
 from abc import ABC, abstractmethod
 
 from mainspring.model.errors import StoreError
+from mainspring.model.plural import plural
 
 log = logging.getLogger("mainspring.engine")
 
 #: The longest pause of a loop between two tries while the store fails, in seconds.
 MAX_STORE_BACKOFF_SECONDS = 2.0
+#: While the store fails, a loop logs that again after this pause, and after twice the pause each further time.
+FIRST_REMINDER_SECONDS = 20.0
+MAX_REMINDER_SECONDS = 600.0
+#: After this time without a failure, the store counts as working even if nothing was written to it since.
+CALM_SECONDS = 30.0
 #: Added to each sleep on an event loop that is not asyncio's own, such as uvloop. Its timers count whole milliseconds,
 #: so half of them end early, and `run_once` would be called in vain until the time has come.
 TIMER_ROUNDING_SECONDS = 0.0005
@@ -28,14 +34,19 @@ class Loop(ABC):
     def __init__(self, poll: float) -> None:
         """Make a loop that does not run yet. `poll`: the longest wait between two calls of `run_once`, in seconds."""
         self.poll = poll
-        #: Number of calls of `run_once` that failed since the last call that succeeded.
+        #: Number of calls of `run_once` that failed since the store was last known to work.
         self.failures = 0
-        #: Error text of the last call of `run_once`; None if it succeeded.
+        #: Error text of the last call of `run_once` that failed; None once the store is known to work.
         self.trouble: str | None = None
         #: When the call of `run_once` that is under way began, in the event loop's time; None between two calls.
         self.since: float | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        #: When the store failed last, in the event loop's time.
+        self._failed_at = 0.0
+        #: When to log again that the store fails, in the event loop's time; and the pause after that line, in seconds.
+        self._remind_at = 0.0
+        self._remind_after = FIRST_REMINDER_SECONDS
 
     @abstractmethod
     async def run_once(self) -> float:
@@ -81,7 +92,7 @@ class Loop(ABC):
             try:
                 delay = await self.run_once()
                 self.since = None
-                if self.failures:
+                if self.failures and (self.is_store_usable() or loop.time() - self._failed_at >= CALM_SECONDS):
                     self.failures, self.trouble = 0, None
                     self.recovered()
             except StoreError as error:
@@ -99,7 +110,7 @@ class Loop(ABC):
                 await asyncio.sleep(self._backoff())
                 continue
             if self._task is own and delay > 0 and not self._wake.is_set():
-                await self._sleep(min(delay, self.poll))
+                await self._sleep(min(delay, self.poll, CALM_SECONDS if self.failures else self.poll))
             else:
                 await asyncio.sleep(0)
 
@@ -119,10 +130,24 @@ class Loop(ABC):
             timer.cancel()
 
     def degraded(self, error: StoreError) -> None:
-        """Log a failure of the store: the first in a row, and every tenth. Called after each failure of the store."""
-        if self.failures == 1 or self.failures % 10 == 0:
-            log.warning("%s: the store fails (%d times): %s", self.name, self.failures, error)
+        """Log a failure of the store: the first, and more and more rarely the next. Called after each failure of it."""
+        self._failed_at = now = asyncio.get_running_loop().time()
+        if self.failures == 1:
+            self._remind_after = FIRST_REMINDER_SECONDS
+        elif now < self._remind_at:
+            return
+        else:
+            self._remind_after = min(2 * self._remind_after, MAX_REMINDER_SECONDS)
+        self._remind_at = now + self._remind_after
+        log.warning("%s: the store fails (%s): %s", self.name, plural(self.failures, "time"), error)
+
+    def is_store_usable(self) -> bool:
+        """Return True if `run_once`, which succeeded, shows that the failures before are over. Called after failures.
+
+        A subclass returns False if the call may have succeeded only because there was nothing to write.
+        """
+        return True
 
     def recovered(self) -> None:
-        """Log that the store answers again. Called when `run_once` succeeds after failures."""
+        """Log that the store answers again. Called when failures of the store are over."""
         log.warning("%s: the store answers again", self.name)

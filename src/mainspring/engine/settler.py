@@ -129,6 +129,10 @@ class Settler(Loop):
         """Plan schedules from now on if `enabled`, else leave them to other instances."""
         self.plans = enabled
 
+    def is_store_usable(self) -> bool:
+        """Return True if the last commit reached the store. While a disk is full, reads succeed, and commits fail."""
+        return not self._batcher.is_failing
+
     def wake(self, *agendas: Agenda) -> None:
         """Do a step of each named agenda soon, or of all four if none is named, because something changed."""
         for agenda in agendas or self._steps:
@@ -359,7 +363,7 @@ class Settler(Loop):
     # ── leases that ended ──────────────────────────────────────────────────
 
     async def rescue(self) -> float:
-        """Make running runs whose lease expired claimable again, and commit that.
+        """Make running runs whose lease expired claimable again, commit that, and log each run that was changed.
 
         A run ends instead if its crash budget is spent, if its cancellation was requested, or if it must not be
         executed again. Return the seconds until the next lease expires; 0 if more may have expired. Raises: StoreError.
@@ -367,11 +371,16 @@ class Settler(Loop):
         due = await self._store.due(Agenda.EXPIRED, DUE_BATCH_ROWS)
         self._observe_store_time(due.now)
         if due.runs:
-            await self._batcher.submit_all([self._expire(run, due.now) for run in due.runs])
+            changes = [self._expire(run, due.now) for run in due.runs]
+            results = await self._batcher.submit_all(changes)
+            for run, change, result in zip(due.runs, changes, results, strict=True):
+                if result.ok and change.run is not None:  # if refused, another instance was first and logs it
+                    text = "had worker %s, which stopped renewing its lease; the run is now %s"
+                    self._run_logger.write(logging.WARNING, run, text, run.owner, change.run.state)
         return 0.0 if len(due.runs) >= DUE_BATCH_ROWS else self._seconds_until_due(due)
 
     def _expire(self, run: Run, now: Ms) -> Change:
-        """Return the change that makes a run whose lease expired claimable or ends it, and log that. `now`: store time.
+        """Return the change that makes a run whose lease expired claimable or ends it. `now`: store time.
 
         Crash budget and recovery are those of the run's options, else those of its handler here, else the defaults.
         """
@@ -384,8 +393,6 @@ class Settler(Loop):
         )
         events = decide(run, command, now)
         after = evolve(run, events[0])
-        text = "had worker %s, which stopped renewing its lease; the run is now %s"
-        self._run_logger.write(logging.WARNING, run, text, run.owner, after.state)
         return Change(
             id=self._change_id(),
             guard=RunLease(run.id, run.epoch),

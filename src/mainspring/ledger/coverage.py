@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from mainspring.model.ids import fire_id
 from mainspring.model.instant import DAY_MS, Ms, isoformat
+from mainspring.model.plural import plural
 from mainspring.model.run import Run
 from mainspring.model.schedule import Definition, Span
 from mainspring.rules.planning import clip_to_schedule
@@ -169,13 +170,13 @@ class Cover:
             return span.count
         whole = period.count_covered(span.reason, span.after, span.through)
         if whole != span.count:
-            text = f"{shown} says {span.count} fires, its definition has {whole}"
+            text = f"{shown} says {plural(span.count, 'fire')}, its definition has {whole}"
             self.add_difference("span", text, count=abs(whole - span.count), fire=span.through)
         first, last = max(span.after, period.definition.since), min(span.through, period.last)
         if last < span.through or first > span.after:
             outside = whole - period.count_covered(span.reason, first, max(first, last))
             if outside:
-                self.add_difference("span", f"{shown} covers {outside} fires that were never planned", count=outside)
+                self.add_difference("span", f"{shown} covers {plural(outside, 'fire')} never planned", count=outside)
         first = max(first, low)
         if last > first:
             if span.reason != "dst":

@@ -37,6 +37,8 @@ class Demand(Struct, frozen=True):
 
     backlog: int
     running: int
+    #: True if more runs may wait, because counting stopped at `backlog`.
+    at_least: bool = False
 
 
 class PoolState(Struct, frozen=True):

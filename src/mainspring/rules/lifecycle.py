@@ -34,6 +34,7 @@ from mainspring.model.events import (
     RunUnblocked,
 )
 from mainspring.model.instant import Ms
+from mainspring.model.plural import plural
 from mainspring.model.run import ENDED, Run, State
 
 S = State
@@ -259,7 +260,7 @@ def _decide_expire(run: Run, command: Expire, now: Ms) -> RunEvent:
     if command.recovery == "fail":
         return RunLost(**columns, crashes=crashes)
     if crashes >= command.max_crashes:
-        error = f"the worker died or fell silent {crashes} times while running this"
+        error = f"the worker died or fell silent {plural(crashes, 'time')} while running this"
         return RunFailed(**columns, error=error, reason="crashed", fingerprint="crashed")
     # A run that was claimed ahead of its time may lose its lease before it is due.
     return LeaseExpired(**columns, crashes=crashes, ready_at=max(now, run.ready_at))

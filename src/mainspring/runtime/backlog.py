@@ -27,7 +27,7 @@ async def measure_demand(runtime: Runtime, host: str, pids: Collection[int], eno
     """
     settings, now = runtime.settings, runtime.time.now()
     lanes = {lane_of(settings.namespace, queue) for queue in settings.queues}
-    backlog = rows = 0
+    backlog, rows, at_least = 0, 0, False
     query = Runs(
         ns=settings.namespace,
         states=tuple(sorted(CLAIMABLE)),
@@ -39,10 +39,11 @@ async def measure_demand(runtime: Runtime, host: str, pids: Collection[int], eno
         rows += 1
         backlog += run.parked_on is None and run.lane in lanes and run.task in runtime.handlers
         if backlog >= enough or rows >= MAX_BACKLOG_ROWS:
+            at_least = True
             break
     running = sum(
         one.running
         for lease, one in await list_instances(runtime.store)
         if lease.live and one.host == host and one.pid in pids
     )
-    return Demand(backlog, running)
+    return Demand(backlog, running, at_least)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from mainspring.app.shutdown import Stopper
 from mainspring.model.errors import StoreError
+from mainspring.model.plural import plural
 from mainspring.rules.autoscale import STABLE_AFTER_SECONDS, Bounds, Demand, PoolState, resize, restart_delay
 
 log = logging.getLogger("mainspring.supervisor")
@@ -143,7 +144,7 @@ class Supervisor:
             finally:
                 if scaling is not None:
                     scaling.cancel()
-            log.info("stopping %d workers", len(self._places))
+            log.info("stopping %s", plural(len(self._places), "worker"))
             self._for_each(WorkerPlace.close)
             stopper.on_second(lambda: self._for_each(WorkerPlace.close if stopper.requests == 2 else WorkerPlace.kill))
             return await self._wait_for_all()
@@ -179,13 +180,7 @@ class Supervisor:
                 continue
             before, self._pool = self._pool.size, resize(self._pool, found, self._slots, self._bounds)
             if self._pool.size != before:
-                log.info(
-                    "pool resized from %d to %d workers (%d runs wait, %d are running)",
-                    before,
-                    self._pool.size,
-                    found.backlog,
-                    found.running,
-                )
+                log.info("pool resized from %d to %s (%s)", before, plural(self._pool.size, "worker"), _describe(found))
                 self._resize()
 
     def _resize(self) -> None:
@@ -203,6 +198,14 @@ class Supervisor:
         """Call `action` with each open place, and with each closed place whose process has not ended yet."""
         for place in list(self._places.values()):
             action(place)
+
+
+def _describe(demand: Demand) -> str:
+    """Return a demand in words. Counting stops at the runs that the largest pool can take, so more may wait."""
+    at_least = "at least " if demand.at_least else ""
+    wait = "waits" if demand.backlog == 1 else "wait"
+    running = "is" if demand.running == 1 else "are"
+    return f"{at_least}{plural(demand.backlog, 'run')} {wait}, {demand.running} {running} running"
 
 
 def _format_exit(code: int) -> str:

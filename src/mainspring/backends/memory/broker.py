@@ -16,6 +16,7 @@ from mainspring.aio.wakeup import Wakeup
 from mainspring.backends.broker_checks import check_bodies, check_limit, check_name, check_topic
 from mainspring.model.errors import BrokerUnavailable
 from mainspring.model.instant import Ms
+from mainspring.model.plural import plural
 from mainspring.ports.broker import BrokerLimits, DeadLetter, Depth, Message
 from mainspring.ports.clock import Clock, SystemClock
 
@@ -158,7 +159,7 @@ class Hub:
             while len(found) < limit and (number := mine.pop_due(now)) is not None:
                 one = mine.pending[number]
                 if one.deliveries >= limits.max_deliveries:
-                    self._bury(name, mine, number, f"delivered {one.deliveries} times", wall, limits)
+                    self._bury(name, mine, number, f"delivered {plural(one.deliveries, 'time')}", wall, limits)
                     continue
                 one.deliveries += 1
                 mine.redeliver_at(number, now + limits.redeliver_after / 1000)
@@ -210,7 +211,7 @@ class Hub:
                 return
             deliveries = mine.pending[message.id].deliveries
             if deliveries >= limits.max_deliveries:
-                self._bury(message.topic, mine, message.id, f"delivered {deliveries} times", wall, limits)
+                self._bury(message.topic, mine, message.id, f"delivered {plural(deliveries, 'time')}", wall, limits)
             else:
                 mine.redeliver_at(message.id, due)
         topic.wakeup.notify()

@@ -21,6 +21,7 @@ from mainspring.backends.redis.broker_client import BrokerClient, TopicScript, t
 from mainspring.backends.redis.errors import DRIVER_ERRORS
 from mainspring.model.errors import BrokerUnavailable, InvalidInput
 from mainspring.model.instant import Ms
+from mainspring.model.plural import plural
 from mainspring.ports.broker import DEAD_LETTER_TOPIC, EVENTS_TOPIC, BrokerLimits, DeadLetter, Depth, Message
 
 T = TypeVar("T")
@@ -236,7 +237,7 @@ class RedisStreams:
         for message in spent:
             # The count includes this delivery, which reaches no consumer.
             delivered = Message(topic, message.id, message.body, message.deliveries - 1)
-            await self.bury([delivered], group=group, reason=f"delivered {delivered.deliveries} times")
+            await self.bury([delivered], group=group, reason=f"delivered {plural(delivered.deliveries, 'time')}")
         return [message for message in found if message.deliveries <= limits.max_deliveries]
 
     async def _read_new(self, topic: str, group: str, consumer: str, limit: int, block: int) -> list[Message]:
@@ -295,7 +296,7 @@ class RedisStreams:
         limits = self.limits
         spent = [message for message in messages if message.deliveries >= limits.max_deliveries]
         for message in spent:
-            await self.bury([message], group=group, reason=f"delivered {message.deliveries} times")
+            await self.bury([message], group=group, reason=f"delivered {plural(message.deliveries, 'time')}")
         rest = [message for message in messages if message.deliveries < limits.max_deliveries]
         idle = max(0, limits.redeliver_after - delay)
         for topic, ids in _group_by_topic(rest).items():

@@ -111,6 +111,8 @@ class Batcher:
         self._is_busy = is_busy
         self._queue: deque[_Waiting] = deque()
         self._flusher: asyncio.Task[None] | None = None
+        #: True if the store refused the last commit as a whole, for example because the disk is full.
+        self.is_failing = False
         #: True while `apply_here` commits in the task of its caller.
         self._is_committing_here = False
         self._pace = pace
@@ -346,6 +348,7 @@ class Batcher:
         try:
             applied = await self._store.apply(changes, claim_request=None if request is None else request[1])
         except StoreUnavailable as error:
+            self.is_failing = True
             for waiting in batch:
                 _answer(waiting, error)
         except Exception as error:
@@ -355,6 +358,7 @@ class Batcher:
                 request[0].claim_result(None)
         if applied is None:
             return
+        self.is_failing = False
         accepted: list[Change] = []
         for waiting, result in zip(batch, applied.results, strict=True):
             if result.status == "accepted":
