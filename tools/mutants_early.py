@@ -61,8 +61,8 @@ EARLY_MUTANTS = (
         "overlap-with-what-has-ended",
         "a run that ended in this process counts as open until its end is stored",
         S + "engine/settler.py",
-        "        draft = settle(schedule, _open_runs(row, self._ending, self._is_unserved), now)\n",
-        "        draft = settle(schedule, _open_runs(row, (), self._is_unserved), now)\n",
+        "        draft = settle(schedule, _open_runs(row, self._ending, self._is_unserved, known=known), now)\n",
+        "        draft = settle(schedule, _open_runs(row, (), self._is_unserved, known=known), now)\n",
         (EARLY + "test_a_fire_is_not_skipped_because_the_last_success_waits_for_company",),
     ),
     Mutant(

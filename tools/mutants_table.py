@@ -12,6 +12,7 @@ from mutants_logs import LOG_MUTANTS
 from mutants_names import NAME_MUTANTS
 from mutants_postgres import POSTGRES_MUTANTS
 from mutants_redis import REDIS_MUTANTS
+from mutants_rewind import REWIND_MUTANTS
 from mutants_service import SERVICE_MUTANTS
 
 MEMORY = "tests/backends/memory/test_memory_store.py::TestMemory::"
@@ -89,8 +90,8 @@ MUTANTS = (
         "fire-from-now",
         "the identity of a fire is the time when it was planned, not its fire time",
         S + "rules/planning.py",
-        "    return _Fire(first), second",
-        "    return _Fire(now), second",
+        "    return Fire(first), second",
+        "    return Fire(now), second",
         (PROTOCOL + "test_a_fire_is_known_by_when_it_is_due_not_by_when_it_was_planned",),
     ),
     Mutant(
@@ -447,4 +448,5 @@ MUTANTS = (
     *AGENT_MUTANTS,
     *LIMIT_MUTANTS,
     *LOG_MUTANTS,
+    *REWIND_MUTANTS,
 )

@@ -156,7 +156,7 @@ async def test_a_body_without_a_length_is_cut_off_at_the_limit(api: httpx.AsyncC
     assert sent < 20
 
 
-@pytest.mark.parametrize("action", ["trigger", "pause", "resume", "rotate-secret"])
+@pytest.mark.parametrize("action", ["trigger", "pause", "resume", "rewind", "rotate-secret"])
 async def test_blanks_are_no_body_and_no_json_either(api: httpx.AsyncClient, action: str) -> None:
     made = (await api.post("/api/schedules", json=GOOD)).json()
     path, kind = f"/api/schedules/{made['id']}/{action}", {"Content-Type": "application/json"}

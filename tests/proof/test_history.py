@@ -14,8 +14,8 @@ from mainspring import Mainspring, Retry
 from mainspring.app.context import Context
 from mainspring.backends.memory.store import MemoryStore
 from mainspring.engine.lookahead import PLAN_AHEAD_MS
-from mainspring.ledger.verify import Replay, _run_of
-from mainspring.ledger.verify import Report as Differences
+from mainspring.ledger.replay import Replay, _run_of
+from mainspring.ledger.replay import Report as Differences
 from mainspring.model.events import (
     Event,
     FiresElided,

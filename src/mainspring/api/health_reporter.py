@@ -133,7 +133,8 @@ class HealthReporter:
         if status == "unhealthy" and store.status == "healthy":
             status = "degraded"  # all work is safe in the store, and other instances can go on
         # An instance without its broker is only slower. Taking all instances out of service would help no caller.
-        needed = (part for name, part in parts.items() if name != "broker")
+        # And a schedule that was planned ahead of the clock waits for a person, on every instance alike.
+        needed = (part for name, part in parts.items() if name not in ("broker", "schedules"))
         ready = not self._stopping and all(part.status == "healthy" for part in needed)
         return Readiness(status, ready, parts, at, self._role, version("mainspring"))
 
@@ -183,6 +184,7 @@ class HealthReporter:
         health = self._ms.health()
         failing = dict(health.failing)
         broker, planner = failing.pop("broker", ""), failing.pop("settler", "")
+        ahead = failing.pop("schedules", "")
         parts: dict[str, ComponentView] = {}
         if self._ms.broker is not None and not self._runs_elsewhere(health):
             parts["broker"] = _part(at, broker)
@@ -193,6 +195,8 @@ class HealthReporter:
                 parts["engine"] = ComponentView("unhealthy", at, "not running")
         elif self._role in ("all", "worker"):
             parts["worker"] = _part(at, "; ".join(f"{name}: {text}" for name, text in failing.items()))
+        if ahead:
+            parts["schedules"] = _part(at, ahead)
         self._add_work_warnings(parts)
         return parts
 

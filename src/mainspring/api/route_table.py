@@ -222,6 +222,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="POST",
+        path=f"{SCHEDULE_PATH}/rewind",
+        handler=schedules.rewind_schedule,
+        summary="Set a schedule that a wrong clock planned ahead back to now",
+        body=EmptyBody,
+        answer=ScheduleView,
+        problems=(*BODY_PROBLEMS, 404, 409),
+        idempotent=True,
+    ),
+    Endpoint(
+        method="POST",
         path=f"{SCHEDULE_PATH}/rotate-secret",
         handler=schedules.rotate_secret,
         summary="Make a new signing secret; the old one signs beside it for a day",

@@ -374,6 +374,15 @@ class Mainspring:
         changed = await self._host.call(lambda runtime: runtime.commands.use_code(row))
         return await self._read_models.schedule(changed)
 
+    async def rewind(self, key: str) -> Schedule:
+        """Set the schedule `key` back to now if a wrong clock planned it ahead, and return it.
+
+        Its fires from now on run again, except those that have a run already. Otherwise the schedule stays as it is.
+        """
+        row = await self._queries.find_schedule(key)
+        rewound = await self._host.call(lambda runtime: runtime.commands.rewind(row))
+        return await self._read_models.schedule(rewound)
+
     async def delete(self, key: str, *, reason: str = "user") -> None:
         """Delete the schedule `key`, cancel its waiting runs, let running ones end. `reason` is stored in the event."""
         schedule = await self._queries.find_schedule(key)

@@ -219,6 +219,13 @@ class SyncDoor:
         """
         return self._run(self._app.use_code(key), "use_code")
 
+    def rewind(self, key: str) -> Schedule:
+        """Set the schedule with the name or id `key` back to now if a wrong clock planned it ahead, and return it.
+
+        Its fires from now on run again, except those that have a run already. Raises: UnknownSchedule.
+        """
+        return self._run(self._app.rewind(key), "rewind")
+
     def delete(self, key: str, *, reason: str = "user") -> None:
         """Delete the schedule with the name or id `key` and cancel its waiting runs; running ones go on, the log stays.
 

@@ -60,7 +60,7 @@ def as_dict(book: Ledger) -> dict[str, Any]:
 
 
 def _print(book: Ledger, every: bool) -> None:
-    """Print the ledger: a table with the total, then the notes below it (skips by reason, ad-hoc runs, differences).
+    """Print the ledger: a table with the total, then the notes below it (skips, rewinds, ad-hoc runs, differences).
 
     With `every`, the table also has a line for each schedule in `book.schedules`, which may be fewer than all.
     """
@@ -85,6 +85,8 @@ def _print_notes(console: Console, book: Ledger) -> None:
     """Print the lines below the table: skips by reason, ad-hoc runs, start of the period, warnings, differences."""
     for reason, count in book.skipped.items():
         console.print(f"  skipped {reason}: {count}")
+    if taken_back := sum(line.taken_back for line in book.schedules):
+        console.print(f"  runs from before a rewind, not planned again: {taken_back}")
     work = book.ad_hoc
     text = f"ad hoc: {work.enqueued} enqueued = {work.ended} ended + {work.open} open"
     console.print(text if not work.unexplained else f"{text}, {work.unexplained} unexplained")

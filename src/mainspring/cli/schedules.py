@@ -91,3 +91,29 @@ def use_code(name: str, url: str | None, ns: str) -> None:
         return f"{before.name} is as the code declares it again: revision {after.revision}"
 
     click.echo(with_app(url, ns, work))
+
+
+@schedules.command()
+@click.argument("name")
+@place_options
+def rewind(name: str, url: str | None, ns: str) -> None:
+    """Set the schedule NAME, which a wrong clock planned ahead, back to now. NAME may be its id.
+
+    Its fires from now on run again, except those that have a run already.
+
+    Example: mainspring schedules rewind nightly
+    """
+
+    from mainspring.app.internals import queries_of
+    from mainspring.model.instant import isoformat
+
+    async def work(app: Mainspring) -> str:
+        before = await queries_of(app).find_schedule(name)
+        after = await app.rewind(name)
+        row = await queries_of(app).find_schedule(name)
+        if row.cursor >= before.cursor:
+            return f"{before.name} is not planned ahead of the clock; nothing was changed"
+        then = "" if after.next_run is None else f"; its next run is at {after.next_run.isoformat()}"
+        return f"{before.name} was planned up to {isoformat(before.cursor)}, and is planned up to now again{then}"
+
+    click.echo(with_app(url, ns, work))

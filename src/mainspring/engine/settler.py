@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 
 from mainspring.engine.automatic_pause import log_automatic_pause
 from mainspring.engine.commit.batcher import Batcher
+from mainspring.engine.known_fires import find_known_fires
 from mainspring.engine.lookahead import Lookahead
 from mainspring.engine.loop import Loop
 from mainspring.engine.run_logger import RunLogger
@@ -76,6 +77,7 @@ class Settler(Loop):
         ending: Container[str] = (),
         run_logger: RunLogger | None = None,
         is_unserved: Callable[[str, str], bool] = lambda task, lane: False,
+        on_clock_step: Callable[[], None] = lambda: None,
     ) -> None:
         """Work on the agendas of `store`, and commit through `batcher`. `change_id` returns a new id for a change.
 
@@ -106,6 +108,7 @@ class Settler(Loop):
         self._ending = ending
         self._run_logger = run_logger or RunLogger(None, clock.monotonic)
         self._is_unserved = is_unserved
+        self._on_clock_step = on_clock_step
         #: False for an instance with the role worker: it plans no schedules and works on the other three agendas.
         self.plans = True
         self._steps: dict[Agenda, Callable[[], Awaitable[float]]] = {
@@ -201,7 +204,12 @@ class Settler(Loop):
         self._observe_store_time(due.now)
         if due.schedules:
             self._drain_outcomes()
-        settled = self._settle_due(due)
+        known = {
+            row.schedule.id: await find_known_fires(self._store, row.schedule, due.now)
+            for row in due.schedules
+            if row.schedule.rewound is not None
+        }
+        settled = self._settle_due(due, known)
         await self._commit_drafts([draft for draft in settled if draft.changed])
         self._lookahead.count(sum(len(draft.runs) for draft in settled))
         if len(due.schedules) >= DUE_BATCH_ROWS or any(draft.more for draft in settled):
@@ -219,8 +227,8 @@ class Settler(Loop):
             if draft.cancels_open and result.ok:  # if refused, another instance was first and cancels them
                 await self._cancel_older(draft)
 
-    def _settle_due(self, due: Due) -> list[ScheduleDraft]:
-        """Return a draft for each due schedule that can be planned now.
+    def _settle_due(self, due: Due, known: Mapping[str, tuple[Ms, ...]]) -> list[ScheduleDraft]:
+        """Return a draft for each due schedule that can be planned now. `known`: schedule id → fires with a run.
 
         A schedule that cannot be planned at all is logged and left out. A schedule that was found ahead of its time and
         must not be planned ahead is left out, too; `_soonest` is lowered to its fire time.
@@ -230,7 +238,7 @@ class Settler(Loop):
             self._run_logger.learn(row.schedule)
             next_at = row.schedule.next_at or 0
             try:
-                draft = self._settle(row, max(due.now, next_at))
+                draft = self._settle(row, max(due.now, next_at), known.get(row.schedule.id, ()))
             except Exception:  # for example a zone this machine does not know: go on with the other schedules
                 self._log_unplannable(row.schedule)
                 continue
@@ -265,19 +273,20 @@ class Settler(Loop):
             )
             self._wall_offset += step
             self._steady_from = self._clock.monotonic() + STEADY_SECONDS
+            self._on_clock_step()
             event = ClockStepped(step_ms=step)
             await self._batcher.submit(Change(id=self._change_id(), events=(event,)))
         return self._steady_from - self._clock.monotonic()
 
-    def _settle(self, row: DueSchedule, now: Ms) -> ScheduleDraft:
+    def _settle(self, row: DueSchedule, now: Ms, known: tuple[Ms, ...]) -> ScheduleDraft:
         """Return a draft that resumes a due schedule if its pause is over, and else settles its fires up to `now`.
 
         A draft that settles also deletes the schedule if it is over and is to be deleted then (`_delete_if_terminal`).
         """
         schedule = row.schedule
         if schedule.state == "paused":
-            return resume(schedule, now, reason="until")
-        draft = settle(schedule, _open_runs(row, self._ending, self._is_unserved), now)
+            return resume(schedule, now, reason="until", known=known)
+        draft = settle(schedule, _open_runs(row, self._ending, self._is_unserved, known=known), now)
         self._delete_if_terminal(draft, row.open)
         return draft
 
@@ -334,8 +343,9 @@ class Settler(Loop):
         """
         schedule = row.schedule
         last = await self._find_newest_run(schedule.id, ENDED - {State.SKIPPED})
-        if schedule.state == "active" and (reason := _reason_to_pause(schedule, last)) is not None:
-            return pause(schedule, _open_runs(row), now, reason=reason)
+        known = await find_known_fires(self._store, schedule, now)
+        if schedule.state == "active" and (reason := _reason_to_pause(schedule, last, now)) is not None:
+            return pause(schedule, _open_runs(row, known=known), now, reason=reason)
         draft = ScheduleDraft(schedule)
         if is_fixed_delay(schedule.spec):
             if row.open and schedule.state == "active":
@@ -345,9 +355,9 @@ class Settler(Loop):
             if row.open == 0:
                 skipped = await self._find_newest_run(schedule.id, frozenset({State.SKIPPED}))
                 ends = [run.ended_at for run in (last, skipped) if run is not None and run.ended_at is not None]
-                draft = rearm(schedule, max(ends, default=now))
+                draft = rearm(schedule, min(now, max(ends, default=now)))  # a wrong clock may have ended a run later
         elif schedule.state == "active" and schedule.next_at is None:
-            draft = settle(schedule, _open_runs(row), now)  # a damaged row, which `Keeper.repair` touched
+            draft = settle(schedule, _open_runs(row, known=known), now)  # a damaged row, which `Keeper.repair` touched
         self._delete_if_terminal(draft, row.open)
         return draft
 
@@ -417,7 +427,7 @@ class Settler(Loop):
         return self.poll if due.next_at is None else max(0.0, (due.next_at - due.now) / 1000)
 
 
-def _reason_to_pause(schedule: Schedule, last: Run | None) -> str | None:
+def _reason_to_pause(schedule: Schedule, last: Run | None, now: Ms) -> str | None:
     """Return why the engine must pause a schedule; None if it need not.
 
     It must if the last run failed for good, with `on_exhausted="pause"` or because the HTTP agent is gone. A run that
@@ -427,6 +437,8 @@ def _reason_to_pause(schedule: Schedule, last: Run | None) -> str | None:
     if last is None or last.state is not State.FAILED or not last.dead:
         return None
     if (last.ended_at or 0) < schedule.updated_at:  # a failure from before a resume does not count
+        return None
+    if (last.ended_at or 0) > now and schedule.rewound is not None:  # nor does one from before a rewind
         return None
     options = schedule.spec.options
     if options is not None and options.on_exhausted == "pause":
@@ -452,16 +464,19 @@ def _open_runs(
     row: DueSchedule,
     ending: Container[str] = (),
     is_unserved: Callable[[str, str], bool] = lambda task, lane: False,
+    *,
+    known: tuple[Ms, ...] = (),
 ) -> OpenRuns:
     """Return the counts of a schedule's open runs. Its two oldest runs count as ended if their ids are in `ending`.
 
     `ending`: ids of runs whose end is committed no later than the fires to be settled. If the store refuses such an
     end, the schedule's gate still holds the new run back. `is_unserved(task, lane)`: as for `Settler`.
+    `known`: times of fires after the cursor that have a run from before a rewind.
     """
     open_still = [run for run in row.oldest if run.id not in ending]
     over = len(row.oldest) - len(open_still)
     if not open_still:
-        return OpenRuns(row.open - over, row.waiting)
+        return OpenRuns(row.open - over, row.waiting, known=known)
     oldest = open_still[0]
     unserved = oldest.state in CLAIMABLE and is_unserved(oldest.task, oldest.lane)
-    return OpenRuns(row.open - over, row.waiting, oldest.id, unserved)
+    return OpenRuns(row.open - over, row.waiting, oldest.id, unserved, known)

@@ -14,30 +14,31 @@ from collections import Counter
 from collections.abc import Collection
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
+from mainspring.engine.ahead_schedules import describe_ahead, find_ahead
 from mainspring.engine.declared_definitions import DeclaredDefinitions
 from mainspring.engine.unserved_tasks import find_unserved
-from mainspring.ledger.coverage import MAX_NAMED_DIFFERENCES, Cover, Difference, Period
+from mainspring.ledger.ad_hoc import BEGINNING, AdHoc, account_for_ad_hoc
+from mainspring.ledger.coverage import MAX_NAMED_DIFFERENCES, Cover, Difference, Period, Rewind
 from mainspring.model.events import (
     Event,
-    RunScheduled,
-    fold_definitions,
+    ScheduleRewound,
+    ScheduleSnapshot,
 )
 from mainspring.model.ids import fire_id
 from mainspring.model.instant import DAY_MS, Ms, isoformat
 from mainspring.model.retention import Tally
-from mainspring.model.run import ENDED, OPEN, Run, RunOrigin
+from mainspring.model.revisions import fold_definitions
+from mainspring.model.run import OPEN, Run
 from mainspring.model.schedule import Definition, Schedule
 from mainspring.ports.paging import iterate_rows, iterate_spans
 from mainspring.ports.store import Events, Runs, Schedules, Store, Tallies
 from mainspring.rules.planning import count_owed, is_fixed_delay, trigger_of
+from mainspring.rules.rewind import is_ahead
 from mainspring.rules.schedule_draft import creates_fire_run
 
 #: Most accounts of schedules in a ledger. An account with a difference is always included, also beyond this number.
 MAX_ACCOUNTS = 1_000
-#: Origins of the runs that no schedule planned.
-_AD_HOC: tuple[RunOrigin, ...] = ("enqueue", "trigger", "backfill", "child")
 #: Types of the events from which the definitions of a schedule are read.
 _DEFINING_TYPES = (
     "ScheduleCreated",
@@ -46,15 +47,12 @@ _DEFINING_TYPES = (
     "ScheduleResumed",
     "ScheduleFinished",
     "ScheduleDeleted",
+    "ScheduleRewound",
     "FiresElided",
     "ScheduleSnapshot",
 )
 #: Types of the first event of a fire's run.
 _BIRTH_TYPES = ("RunScheduled", "RunSkipped")
-#: Number of runs that one query asks for by id.
-RUNS_PER_READ = 500
-#: `low` of an account of all fires: an instant before every fire.
-_BEGINNING: Ms = -(1 << 62)
 
 
 class ScheduleAccount(Struct):
@@ -79,18 +77,10 @@ class ScheduleAccount(Struct):
     #: Number of differences; the first `MAX_NAMED_DIFFERENCES` of them are in `differences`.
     unexplained: int = 0
     differences: list[Difference] = field(default_factory=list)
-
-
-class AdHoc(Struct):
-    """Account of runs that no schedule planned: enqueued = ended + open, if nothing is unexplained."""
-
-    #: Runs that were created, as the log and the tallies show.
-    enqueued: int = 0
-    ended: int = 0
-    open: int = 0
-    #: Number of differences; the first `MAX_NAMED_DIFFERENCES` of them are in `differences`.
-    unexplained: int = 0
-    differences: list[Difference] = field(default_factory=list)
+    #: Runs from before a rewind that are of no planned fire: the cursor has not passed them, or the definition changed.
+    taken_back: int = 0
+    #: The cursor, if the schedule was planned more than a minute ahead of the clock; None: it was not.
+    ahead: Ms | None = None
 
 
 class Ledger(Struct):
@@ -119,6 +109,8 @@ class Ledger(Struct):
     differences: list[Difference] = field(default_factory=list)
     #: What keeps planned work from being done although nothing is unexplained, one line for each cause.
     warnings: list[str] = field(default_factory=list)
+    #: Number of schedules that were planned ahead of the clock.
+    ahead: int = 0
 
 
 async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None = None) -> Ledger:
@@ -130,7 +122,7 @@ async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None 
     """
     rounded = since is not None and since % DAY_MS != 0 and bool(await store.find(Tallies(limit=1)))
     since = since // DAY_MS * DAY_MS if rounded and since is not None else since
-    low = _BEGINNING if since is None else since - 1
+    low = BEGINNING if since is None else since - 1
     book = Ledger(now=now, since=since, rounded=rounded)
     known: set[str] = set()
     later: dict[str, Schedule] = {}
@@ -150,17 +142,18 @@ async def ledger(store: Store, now: Ms, since: Ms | None = None, ns: str | None 
         assert line is not None
         _add(book, line)
     await _find_orphans(store, book, known, low, ns)
-    book.ad_hoc = await _account_for_ad_hoc(store, low, ns)
+    book.ad_hoc = await account_for_ad_hoc(store, low, ns)
     book.unexplained += book.ad_hoc.unexplained
     book.differences += book.ad_hoc.differences
     book.warnings += [unserved.describe() for unserved in await find_unserved(store, ns, now)]
+    book.warnings += [describe_ahead(row, now) for row in (await find_ahead(store, ns, now)).values()]
     return book
 
 
 def _add(book: Ledger, line: ScheduleAccount) -> None:
     """Add the account `line` of a schedule to the sums of the ledger `book`.
 
-    List the account, too, if it has a difference or if fewer than `MAX_ACCOUNTS` are listed.
+    List the account, too, if it has a difference, is ahead, or if fewer than `MAX_ACCOUNTS` are listed.
     """
     book.schedules_total += 1
     book.planned += line.planned
@@ -168,11 +161,12 @@ def _add(book: Ledger, line: ScheduleAccount) -> None:
     book.open += line.open
     book.missed += line.missed
     book.behind += line.behind
+    book.ahead += line.ahead is not None
     book.unexplained += line.unexplained
     book.differences += line.differences
     for reason, count in line.skipped.items():
         book.skipped[reason] = book.skipped.get(reason, 0) + count
-    if line.unexplained or len(book.schedules) < MAX_ACCOUNTS:
+    if line.unexplained or line.ahead is not None or len(book.schedules) < MAX_ACCOUNTS:
         book.schedules.append(line)
 
 
@@ -190,12 +184,13 @@ async def _account_for(
     fires are due.
     """
     line = ScheduleAccount(row.id, row.name, row.ns, row.state)
-    periods = await _find_periods(store, row, low)
-    cover = Cover(row.id, row.name, periods)
+    line.ahead = row.cursor if is_ahead(row, now) else None
+    periods, rewinds = await _find_periods(store, row, low)
+    cover = Cover(row.id, row.name, periods, rewinds)
     _check_revision(cover, row)
-    outcomes = await _count_rows(store, row, cover, low)
+    outcomes, line.taken_back = await _count_rows(store, row, cover, low)
     spans: Counter[str] = Counter()
-    async for span in iterate_spans(store, row.id, None if low == _BEGINNING else low):
+    async for span in iterate_spans(store, row.id, None if low == BEGINNING else low):
         spans[span.reason] += cover.add_span(span, low)
     cover.check_overlaps()
     uncovered = cover.count_uncovered()
@@ -204,7 +199,9 @@ async def _account_for(
     if births is None and (cover.has_fixed or (tallied and uncovered != tallied)):
         return None
     births = births or {}
-    tallied_in_sequence = _compare_tallies(cover, uncovered, tallies, births, windowed=low != _BEGINNING)
+    tallied_in_sequence = _compare_tallies(
+        cover, uncovered, tallies, births, windowed=low != BEGINNING or bool(rewinds)
+    )
     line.planned = sum(s.planned for s in periods)
     if cover.has_fixed:
         line.planned += cover.check_fixed(births) + max(0, tallied - tallied_in_sequence)
@@ -225,10 +222,10 @@ def _check_revision(cover: Cover, row: Schedule) -> None:
         cover.add_difference("revision", f"the row has revision {row.revision}, the log has {logged}", count=1)
 
 
-async def _find_periods(store: Store, row: Schedule, low: Ms) -> list[Period]:
+async def _find_periods(store: Store, row: Schedule, low: Ms) -> tuple[list[Period], list[Rewind]]:
     """Return the schedule's definitions in the log, oldest first, each with the interval in which it owes fires.
 
-    The part of an interval up to `low` is left out.
+    The part of an interval up to `low` is left out. The second value are the rewinds of the schedule.
     """
     stream = [
         e async for e in iterate_rows(store, Events(schedule_id=row.id, types=_DEFINING_TYPES, limit=20_000), _seq)
@@ -242,7 +239,18 @@ async def _find_periods(store: Store, row: Schedule, low: Ms) -> list[Period]:
         trigger = None if fixed else trigger_of(definition.spec, definition.anchor)
         planned = 0 if fixed or last <= first else count_owed(definition.spec, definition.anchor, first, last)
         periods.append(Period(definition, first, max(first, last), trigger, planned))
-    return periods
+    return periods, _find_rewinds(stream)
+
+
+def _find_rewinds(stream: list[Event]) -> list[Rewind]:
+    """Return the rewinds in the events of one schedule. A snapshot stands for those before it."""
+    found: list[Rewind] = []
+    for event in stream:
+        if isinstance(event, ScheduleRewound):
+            found.append(Rewind(event.to, event.from_, event.seq))
+        elif isinstance(event, ScheduleSnapshot) and event.state.rewound is not None:
+            found.append(Rewind(BEGINNING, event.state.rewound, event.seq))
+    return found
 
 
 def _definition_ends(row: Schedule, found: tuple[Definition, ...]) -> list[Ms]:
@@ -255,18 +263,32 @@ def _definition_ends(row: Schedule, found: tuple[Definition, ...]) -> list[Ms]:
     return [end if d.until is None else min(end, d.until) for end, d in zip(ends, found, strict=True)]
 
 
-async def _count_rows(store: Store, row: Schedule, cover: Cover, low: Ms) -> Counter[tuple[str, str | None]]:
+async def _count_rows(
+    store: Store, row: Schedule, cover: Cover, low: Ms
+) -> tuple[Counter[tuple[str, str | None]], int]:
     """Add the row of each fire after `low` to `cover`; return (state, reason) → number of these rows.
 
-    The reason is None unless the state is skipped.
+    The reason is None unless the state is skipped. The second value is the number of rows that were left out, because a
+    rewind took their fires back and no definition has planned them again.
     """
     outcomes: Counter[tuple[str, str | None]] = Counter()
-    since = None if low == _BEGINNING else low
+    since = None if low == BEGINNING else low
+    taken_back = 0
     query = Runs(schedule_id=row.id, origin="fire", fired_since=since, oldest_first=True, limit=1_000)
     async for run in iterate_rows(store, query, _run_id):
+        rewinds = cover.find_rewinds(run)
+        if rewinds and not cover.is_planned(run) and await _was_created_before(store, run, rewinds):
+            taken_back += 1
+            continue
         outcomes[run.state.value, run.reason or "skipped" if run.state == "skipped" else None] += 1
         cover.add_row(run)
-    return outcomes
+    return outcomes, taken_back
+
+
+async def _was_created_before(store: Store, run: Run, rewinds: list[Rewind]) -> bool:
+    """Return True if the log created the run before one of the rewinds."""
+    births = await store.find(Events(run_id=run.id, types=_BIRTH_TYPES, limit=1))
+    return any(event.seq < rewind.seq for event in births for rewind in rewinds)
 
 
 async def _find_births(store: Store, schedules: Collection[str], low: Ms) -> dict[str, dict[str, Ms]]:
@@ -388,7 +410,7 @@ async def _find_orphans(store: Store, book: Ledger, known: set[str], low: Ms, ns
         for sid, name in gone.items()
     ]
     count = len(gone)
-    since = None if low == _BEGINNING else low
+    since = None if low == BEGINNING else low
     fires = Runs(origin="fire", ns=ns, fired_since=since, oldest_first=True, limit=1_000)
     async for run in iterate_rows(store, fires, _run_id):
         if run.schedule_id not in known:
@@ -402,88 +424,6 @@ async def _find_orphans(store: Store, book: Ledger, known: set[str], low: Ms, ns
 def _false_row(run: Run, why: str) -> Difference:
     at = None if run.fire_time is None else isoformat(run.fire_time)
     return Difference("false", f"run {run.id} {why}", run.schedule_id, run.id, at)
-
-
-async def _account_for_ad_hoc(store: Store, low: Ms, ns: str | None) -> AdHoc:
-    """Return the account of the runs of namespace `ns` that were created after `low` and that no schedule planned.
-
-    `ns` None: of all namespaces. Removed runs are included only then, because their counts (tallies) have no namespace.
-    """
-    account = AdHoc()
-    since = None if low == _BEGINNING else low + 1
-    matched = await _match_ad_hoc_births(store, account, since, ns)
-    rows = 0
-    for origin in _AD_HOC:
-        query = Runs(origin=origin, ns=ns, created_since=since, oldest_first=True, limit=1_000)
-        async for run in iterate_rows(store, query, _run_id):
-            rows += 1
-            account.ended += run.state in ENDED
-            account.open += run.state in OPEN
-    if rows != matched:
-        await _report_runs_without_event(
-            store, account, Runs(ns=ns, created_since=since, oldest_first=True, limit=1_000)
-        )
-    if ns is None:
-        for tally in await store.find(Tallies(limit=1_000_000)):
-            if tally.outcome.startswith("adhoc/") and tally.day * DAY_MS > low:
-                account.enqueued += tally.count
-                account.ended += tally.count
-    return account
-
-
-async def _match_ad_hoc_births(store: Store, account: AdHoc, since: Ms | None, ns: str | None) -> int:
-    """Count in `account` the ad-hoc runs whose RunScheduled event is in the log, and report those that have no row.
-
-    `since`: leave out older events; None: take all. `ns`: leave out other namespaces; None: take all. Return how many
-    of these runs have a row.
-    """
-    matched = 0
-    page: list[str] = []
-    async for event in iterate_rows(store, Events(types=("RunScheduled",), since=since, limit=1_000), _seq):
-        assert isinstance(event, RunScheduled)
-        if event.origin == "fire" or (ns is not None and event.ns != ns):
-            continue
-        account.enqueued += 1
-        if event.run_id is None:
-            text = f"event {event.seq} enqueued {event.task!r} at {isoformat(event.at)}, and the run has no row"
-            _add_difference(account, Difference("missing", text))
-            continue
-        page.append(event.run_id)
-        if len(page) == RUNS_PER_READ:
-            matched += await _match_rows(store, account, page)
-            page = []
-    return matched + (await _match_rows(store, account, page) if page else 0)
-
-
-async def _match_rows(store: Store, account: AdHoc, run_ids: list[str]) -> int:
-    """Report in `account` the ad-hoc runs with these ids that have no row; return how many have a row."""
-    rows = await store.find(Runs(ids=tuple(run_ids), limit=len(run_ids)))
-    found = {run.id for run in rows if run.origin != "fire"}
-    for run_id in run_ids:
-        if run_id not in found:
-            text = f"run {run_id} was enqueued and has no row"
-            _add_difference(account, Difference("missing", text, None, run_id))
-    return len(found)
-
-
-async def _report_runs_without_event(store: Store, account: AdHoc, query: Runs) -> None:
-    """Report in `account` those ad-hoc runs that `query` finds and whose first event is not in the log.
-
-    One more query is needed for each row. So this is called only if the numbers of rows and of matched events differ.
-    """
-    for origin in _AD_HOC:
-        async for run in iterate_rows(store, replace(query, origin=origin), _run_id):
-            births = await store.find(Events(run_id=run.id, types=("RunScheduled",), limit=1))
-            if not any(isinstance(event, RunScheduled) and event.origin != "fire" for event in births):
-                text = f"run {run.id} has a row and was never enqueued"
-                _add_difference(account, Difference("false", text, run.schedule_id, run.id))
-
-
-def _add_difference(account: AdHoc, difference: Difference) -> None:
-    """Count a difference in `account`, and keep it there if it is one of the first `MAX_NAMED_DIFFERENCES`."""
-    account.unexplained += 1
-    if len(account.differences) < MAX_NAMED_DIFFERENCES:
-        account.differences.append(difference)
 
 
 def _seq(event: Event) -> str:

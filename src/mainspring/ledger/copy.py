@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from mainspring.engine.presence import INSTANCE_PREFIX
 from mainspring.model.change import Body
 from mainspring.model.errors import CopyRefused
-from mainspring.model.events import Event, FiresElided, LogCompacted, ScheduleSnapshot
+from mainspring.model.events import Event, FiresElided, LogCompacted, ScheduleRewound, ScheduleSnapshot
 from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import COPIED_KINDS
 from mainspring.model.lease import Lease
@@ -270,6 +270,7 @@ class _Writer:
         runs = [_with_ended_lease(run) for run in await self._source.find(Runs(ids=ids, limit=len(ids)))] if ids else []
         await self._write_bodies([*_body_ids(events), *(run.body for run in runs)])
         spans: list[Span] = []
+        cuts: dict[str, Ms] = {}
         for event in events:
             if isinstance(event, FiresElided) and event.schedule_id is not None:
                 spans.append(
@@ -283,12 +284,19 @@ class _Writer:
                         event.ns,
                     )
                 )
+            elif isinstance(event, ScheduleRewound) and event.schedule_id is not None:
+                sid, to = event.schedule_id, event.to
+                cuts[sid] = min(to, cuts.get(sid, to))
+                spans = [one for one in spans if one.schedule_id != sid or one.through < to]
+                spans += event.kept
             elif isinstance(event, ScheduleSnapshot):
                 # The snapshot replaced the events of older spans, so that only their rows are left.
                 async for span in iterate_spans(self._source, event.schedule_id):
                     if span.through <= event.state.cursor:
                         spans.append(span)
-        await self._write(Page(after=self.at, events=tuple(events), runs=tuple(runs), spans=tuple(spans)))
+        await self._write(
+            Page(after=self.at, events=tuple(events), runs=tuple(runs), spans=tuple(spans), cuts=tuple(cuts.items()))
+        )
         self.at = events[-1].seq
 
     async def write_rows(self, now: Ms | None) -> int:

@@ -6,6 +6,7 @@ A row of a run covers one planned fire, a span covers a range of them.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -67,6 +68,14 @@ class Period(Struct):
         return fires + (len(self.find_dropped(after, through)) if reason in ("dst", "paused") else 0)
 
 
+class Rewind(Struct, frozen=True):
+    """A rewind of the schedule: it took back the fires in (to, from_]. `seq` is the number of its event in the log."""
+
+    to: Ms
+    from_: Ms
+    seq: int
+
+
 class Cover:
     """Collects the rows and spans of one schedule, and their differences from the fires that its definitions owe.
 
@@ -74,10 +83,11 @@ class Cover:
     which are owed fires with neither a row nor a span.
     """
 
-    def __init__(self, schedule_id: str, name: str, periods: list[Period]) -> None:
+    def __init__(self, schedule_id: str, name: str, periods: list[Period], rewinds: Sequence[Rewind] = ()) -> None:
         self.schedule_id = schedule_id
         self.name = name
         self.periods = periods
+        self._rewinds = rewinds
         #: Fires that a row covers.
         self.times: set[Ms] = set()
         self.unexplained = 0
@@ -109,6 +119,19 @@ class Cover:
             at = None if fire is None else isoformat(fire)
             self.differences.append(Difference(kind, f"{self.name}: {text}", self.schedule_id, run_id, at))
 
+    def find_rewinds(self, run: Run) -> list[Rewind]:
+        """Return the rewinds that took back the fire of a run, if it was planned before."""
+        fire = run.fire_time
+        return [one for one in self._rewinds if fire is not None and one.to < fire <= one.from_]
+
+    def is_planned(self, run: Run) -> bool:
+        """Return True if a definition plans the fire of a run, up to the cursor. True for a fixed delay."""
+        fire = run.fire_time
+        period = None if fire is None else self._find_period(fire)
+        if fire is None or period is None:
+            return False
+        return period.trigger is None or (fire <= period.last and period.count_fires(fire - 1, fire) > 0)
+
     # ── rows ───────────────────────────────────────────────────────────────
 
     def add_row(self, run: Run) -> None:
@@ -123,7 +146,7 @@ class Cover:
         if period is None:
             return self._add_false_row(run, f"fires at {isoformat(fire)}, before the schedule's first definition")
         revision = period.definition.revision
-        if run.revision != revision:
+        if run.revision != revision and not self.find_rewinds(run):
             text = f"run {run.id} of {isoformat(fire)} says revision {run.revision}, in force was {revision}"
             self.add_difference("revision", text, count=1, run_id=run.id, fire=fire)
         if period.trigger is None:

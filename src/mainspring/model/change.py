@@ -106,6 +106,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     - `guard`: the condition. None: there is no guarded row, only inserts, gates, touches and notes.
     - `run` or `schedule`: the new values of the guarded row, or the row to insert.
     - `runs`, `spans`, `bodies`: rows to insert. A run or payload that exists already stays as it is, without an event.
+    - `cut_spans`: an instant. The spans of `schedule` that end then or later are removed, before `spans` are inserted.
     - `gates`: gates to create. A gate that exists gets the new `max` and keeps its other values.
     - `touches`: ids of the schedules that the settler must settle again, because something about them changed.
     - `releases`: gates at which the guarded run gives a slot back, one name for each slot.
@@ -127,6 +128,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     releases: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
     kind: ChangeKind = "other"
+    cut_spans: Ms | None = None
 
 
 class Result(Struct, frozen=True, gc=False):

@@ -23,9 +23,9 @@ def _own_fields(cls: type[Event]) -> tuple[tuple[str, ...], tuple[Any, ...], Cal
     those of the fields.
     """
     own = [field for field in msgspec.structs.fields(cls) if field.name not in EVENT_BASE_FIELDS]
-    names = tuple(field.name for field in own)
+    names = tuple(field.encode_name for field in own)
     read = (
-        attrgetter(*names, "seq", "seq") if names else lambda event: ()
+        attrgetter(*(field.name for field in own), "seq", "seq") if names else lambda event: ()
     )  # two more names: attrgetter of one name returns no tuple
     return names, tuple(field.default for field in own), read
 

@@ -12,16 +12,13 @@ is equal for failures of one kind, `trace` is the traceback. `spec`, `anchor`, `
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, field
 
 from mainspring.model.ids import RunId, ScheduleId
 from mainspring.model.instant import Ms
 from mainspring.model.policies import RunOptions
 from mainspring.model.run import RunOrigin
-from mainspring.model.schedule import Definition, Origin, Schedule, ScheduleSpec
+from mainspring.model.schedule import Definition, Origin, Schedule, ScheduleSpec, ScheduleState, Span
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -124,6 +121,29 @@ class ScheduleFinished(ScheduleEvent, frozen=True, kw_only=True):
 
     reason: str
     cursor: Ms
+
+
+class ScheduleRewound(ScheduleEvent, frozen=True, kw_only=True):
+    """The cursor of a schedule was set back from `from_` to `to`, because it had been planned ahead of the clock.
+
+    `taken_back` fires were in spans after `to`, which are gone. `kept` are the spans that were cut or end at `to`.
+    """
+
+    from_: Ms = field(name="from")
+    to: Ms
+    taken_back: int
+    anchor: Ms
+    fired: int
+    next_at: Ms | None = None
+    state: ScheduleState = "active"
+    kept: tuple[Span, ...] = ()
+
+
+class FireCountedAgain(ScheduleEvent, frozen=True, kw_only=True):
+    """The cursor of a schedule passed the fire at `fire_time`, which has had a run since before a rewind."""
+
+    fire_time: Ms
+    next_at: Ms | None = None
 
 
 class ScheduleDeleted(ScheduleEvent, frozen=True, kw_only=True):
@@ -478,16 +498,3 @@ def _leaves(base: type[Event]) -> list[type[Event]]:
 
 #: Name of an event class → the class, to decode the log.
 EVENT_TYPES: dict[str, type[Event]] = {cls.__name__: cls for cls in _leaves(Event)}
-
-
-def fold_definitions(stream: Iterable[Event]) -> tuple[Definition, ...]:
-    """Return the revisions of one schedule, oldest first. `stream` holds all events of the schedule in order."""
-    found: list[Definition] = []
-    for event in stream:
-        if isinstance(event, ScheduleSnapshot):
-            found = list(event.definitions)
-        elif isinstance(event, ScheduleCreated | ScheduleUpdated):
-            found.append(Definition(event.revision, event.cursor, event.anchor, event.spec))
-        elif isinstance(event, ScheduleFinished) and found:
-            found[-1] = replace(found[-1], until=event.cursor)
-    return tuple(found)

@@ -45,6 +45,11 @@ def fire_id(schedule_id: ScheduleId, fire_key: str, fire_time: Ms) -> RunId:
     return _uuid(fire_time, 8, int.from_bytes(digest[:10], "big"))
 
 
+def first_id_at(at: Ms) -> RunId:
+    """Return the lowest id of a run whose time is `at`, to read the runs of fires from a time on."""
+    return _uuid(at, 0, 0)
+
+
 class IdFactory:
     """Factory of UUIDv7 ids. Each id is greater than all ids that the factory made before.
 

@@ -91,6 +91,8 @@ class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     created_at: Ms = 0
     #: The time of the schedule's last event. Events of its runs do not count.
     updated_at: Ms = 0
+    #: Fires up to this instant may have a run from before a rewind. None: the schedule was never rewound.
+    rewound: Ms | None = None
 
     @property
     def enabled(self) -> bool:

@@ -186,6 +186,8 @@ class Page(Struct, frozen=True, kw_only=True):
     schedules: tuple[Schedule, ...] = ()
     touched: dict[ScheduleId, int] = {}
     spans: tuple[Span, ...] = ()
+    #: (schedule id, instant): the spans of this schedule that end then or later are removed before `spans` are written.
+    cuts: tuple[tuple[ScheduleId, Ms], ...] = ()
     bodies: tuple[Body, ...] = ()
     gates: tuple[Gate, ...] = ()
     tallies: tuple[Tally, ...] = ()
@@ -248,6 +250,7 @@ class Schedules(Query[Schedule], frozen=True, kw_only=True):
     """Selects schedules, in the order of their ids. `after` is a schedule id.
 
     Without `id`, `ids` and `states`, deleted schedules are left out. `due_before`: with a `next_at` then or earlier.
+    `planned_after`: with a `cursor` later than this.
     """
 
     id: ScheduleId | None = None
@@ -258,6 +261,7 @@ class Schedules(Query[Schedule], frozen=True, kw_only=True):
     app: str | None = None
     due_before: Ms | None = None
     unplanned: bool = False  # only active schedules without a next time
+    planned_after: Ms | None = None
 
 
 class Spans(Query[Span], frozen=True, kw_only=True):

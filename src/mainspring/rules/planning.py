@@ -1,7 +1,7 @@
 """Planning: turn the fires of a schedule that are due at an instant into runs and spans.
 
 The rules read the definition, the cursor and the number of open runs, and nothing else. Every fire in (cursor, now]
-ends up in exactly one plan item. A `_Fire` becomes a run, or a run that is skipped at once. An `_Elision` becomes a
+ends up in exactly one plan item. A `Fire` becomes a run, or a run that is skipped at once. An `Elision` becomes a
 span, with the reason why its fires will not run. Lists of items are in order of time. The cost grows with the days that
 are covered, not with the number of fires. `anchor` is the origin of an interval trigger that has none of its own.
 """
@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.model.events import FiresElided, RunScheduled, RunSkipped, ScheduleFinished
+from mainspring.model.events import FireCountedAgain, FiresElided, RunScheduled, RunSkipped, ScheduleFinished
 from mainspring.model.ids import fire_id
 from mainspring.model.instant import Ms
 from mainspring.model.policies import Overlap, WindowSpec
 from mainspring.model.schedule import Schedule, ScheduleSpec
 from mainspring.model.trigger import EverySpec
 from mainspring.rules.lanes import lane_of, schedule_gate
+from mainspring.rules.plan_items import CountedAgain, Elision, Fire, Item, cut_to_limit, end_of, keep_known_runs
 from mainspring.rules.schedule_draft import ScheduleDraft
 from mainspring.rules.triggers import Every, Trigger, compile_trigger
 from mainspring.rules.windows import is_open, next_opening
@@ -39,27 +41,8 @@ class OpenRuns(Struct, frozen=True, gc=False):
     waiting: int = 0
     oldest: str | None = None
     unserved: bool = False
-
-
-class _Fire(Struct, frozen=True, gc=False):
-    """A plan item: the fire at `at`. It becomes a run, or a skipped run if the overlap policy refuses it."""
-
-    at: Ms
-    #: True if the fire was missed, and its run makes up for it.
-    catch_up: bool = False
-    #: True if each of several missed fires gets a run. The overlap policy does not refuse such a fire.
-    replay: bool = False
-    #: Number of further missed fires that the run makes up for.
-    coalesced: int = 0
-
-
-class _Elision(Struct, frozen=True, gc=False):
-    """A plan item: a span of `count` fires in (after, through] that will not run, with the reason."""
-
-    after: Ms
-    through: Ms
-    count: int
-    reason: str
+    #: Times after the cursor of fires that have a run from before a rewind, in order, also if the run has ended.
+    known: tuple[Ms, ...] = ()
 
 
 def trigger_of(spec: ScheduleSpec, anchor: Ms) -> Trigger:
@@ -91,6 +74,22 @@ def count_owed(spec: ScheduleSpec, anchor: Ms, after: Ms, through: Ms) -> int:
     low, high = clip_to_schedule(spec, after, through)
     trigger = trigger_of(spec, anchor)
     return trigger.count_ms(low, high) + len(trigger.dropped_ms(low, high))
+
+
+def span_counter(spec: ScheduleSpec, anchor: Ms) -> Callable[[str, Ms, Ms], int]:
+    """Return a function that counts the fires of a definition which a span of a reason has in (after, through].
+
+    A span "dst" has the fires that a clock change dropped, a span "paused" all fires. A span of any other reason has
+    the fires that no clock change dropped.
+    """
+    trigger = trigger_of(spec, anchor)
+
+    def count(reason: str, after: Ms, through: Ms) -> int:
+        low, high = clip_to_schedule(spec, after, through)
+        fires = 0 if reason == "dst" else trigger.count_ms(low, high)
+        return fires + (len(trigger.dropped_ms(low, high)) if reason in ("dst", "paused") else 0)
+
+    return count
 
 
 def next_fire(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
@@ -133,7 +132,9 @@ def settle(schedule: Schedule, open_runs: OpenRuns, now: Ms, limit: int = MAX_RU
     spec = schedule.spec
     left = _fires_left(schedule)
     fixed = is_fixed_delay(spec)
-    single = None if fixed or left == 0 else _single_fire(spec, schedule.anchor, schedule.cursor, now)
+    single = (
+        None if fixed or left == 0 or open_runs.known else _single_fire(spec, schedule.anchor, schedule.cursor, now)
+    )
     if single is not None:
         fire, following = single
         _emit(draft, [fire], open_runs, following)
@@ -141,9 +142,10 @@ def settle(schedule: Schedule, open_runs: OpenRuns, now: Ms, limit: int = MAX_RU
             _finish(draft, left, done=True)
         return draft
     items, done = _due_items(schedule, now, limit, left)
+    items = keep_known_runs(items, open_runs.known, span_counter(spec, schedule.anchor))
     draft.more = not done
     if items:
-        _emit(draft, items, open_runs, None if fixed else next_planning(spec, schedule.anchor, _end(items[-1])))
+        _emit(draft, items, open_runs, None if fixed else next_planning(spec, schedule.anchor, end_of(items[-1])))
     elif not fixed:
         draft.set(next_at=next_planning(spec, schedule.anchor, schedule.cursor))
     _finish(draft, left, done=done)
@@ -156,7 +158,7 @@ def _fires_left(schedule: Schedule) -> int | None:
     return None if maximum is None else max(0, maximum - schedule.fired)
 
 
-def _due_items(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tuple[list[_Fire | _Elision], bool]:
+def _due_items(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tuple[list[Item], bool]:
     """Return the plan items of the fires due at `now`, and True if they cover all these fires.
 
     False: there are more than `limit` runs, and the fires from the first run beyond `limit` on are left out. `left` is
@@ -173,34 +175,28 @@ def _due_items(schedule: Schedule, now: Ms, limit: int, left: int | None) -> tup
     total = trigger.count_ms(low, high)
     if left is not None and total >= left:
         high, total = _find_nth_fire(trigger, low, high, left), left
-    items: list[_Fire | _Elision] = []
+    items: list[Item] = []
     shut = _find_closed_end(spec, schedule.anchor, low, high)
     outside = trigger.count_ms(low, shut) if shut > low else 0
     if outside:
-        items.append(_Elision(low, shut, outside, "outside_time_window"))
+        items.append(Elision(low, shut, outside, "outside_time_window"))
         low, total = shut, total - outside
     if total:
         items += _apply_missed_policy(spec, trigger, low, high, total, now)
-    items, done = _cut_to_limit(_apply_window(spec, items), limit)
-    through = _end(items[-1]) if items and not done else high
-    dropped = [_Elision(at - 1, at, 1, "dst") for at in trigger.dropped_ms(first, through)]
-    return sorted([*items, *dropped], key=_end), done
+    items, done = cut_to_limit(_apply_window(spec, items), limit)
+    through = end_of(items[-1]) if items and not done else high
+    dropped = [Elision(at - 1, at, 1, "dst") for at in trigger.dropped_ms(first, through)]
+    return sorted([*items, *dropped], key=end_of), done
 
 
-def _fixed_delay_items(schedule: Schedule, now: Ms) -> list[_Fire | _Elision]:
+def _fixed_delay_items(schedule: Schedule, now: Ms) -> list[Item]:
     """Return the next fire of a fixed-delay schedule if it is due, else an empty list. It never counts as missed."""
     _, high = clip_to_schedule(schedule.spec, schedule.cursor, now)
     due = schedule.next_at is not None and schedule.next_at <= high
-    return [_Fire(schedule.next_at or 0)] if due else []
+    return [Fire(schedule.next_at or 0)] if due else []
 
 
-def _cut_to_limit(items: list[_Fire | _Elision], limit: int) -> tuple[list[_Fire | _Elision], bool]:
-    """Return the items that precede fire number `limit` + 1, and True if these are all items."""
-    fires = [i for i, item in enumerate(items) if isinstance(item, _Fire)]
-    return (items, True) if len(fires) <= limit else (items[: fires[limit]], False)
-
-
-def _single_fire(spec: ScheduleSpec, anchor: Ms, cursor: Ms, now: Ms) -> tuple[_Fire, Ms | None] | None:
+def _single_fire(spec: ScheduleSpec, anchor: Ms, cursor: Ms, now: Ms) -> tuple[Fire, Ms | None] | None:
     """Return the due fire and the instant of the next planning, if exactly one fire is due and it is not missed.
 
     Return None in any other case, for a schedule with a window, and if a clock change dropped a fire. Why: one due fire
@@ -216,12 +212,7 @@ def _single_fire(spec: ScheduleSpec, anchor: Ms, cursor: Ms, now: Ms) -> tuple[_
     second = trigger.next_ms(first)
     if (second is not None and second <= high) or trigger.dropped_ms(low, high):
         return None
-    return _Fire(first), second if spec.end is None else next_planning(spec, anchor, first)
-
-
-def _end(item: _Fire | _Elision) -> Ms:
-    """Return the last instant that a plan item covers."""
-    return item.at if isinstance(item, _Fire) else item.through
+    return Fire(first), second if spec.end is None else next_planning(spec, anchor, first)
 
 
 def _find_nth_fire(trigger: Trigger, low: Ms, high: Ms, n: int) -> Ms:
@@ -232,9 +223,7 @@ def _find_nth_fire(trigger: Trigger, low: Ms, high: Ms, n: int) -> Ms:
     return reach[bisect.bisect_left(reach, n, key=lambda at: trigger.count_ms(low, at))]
 
 
-def _apply_missed_policy(
-    spec: ScheduleSpec, trigger: Trigger, low: Ms, high: Ms, total: int, now: Ms
-) -> list[_Fire | _Elision]:
+def _apply_missed_policy(spec: ScheduleSpec, trigger: Trigger, low: Ms, high: Ms, total: int, now: Ms) -> list[Item]:
     """Return the plan items of the `total` fires in (low, high], by the schedule's policy `missed`.
 
     A fire is missed if it lies more than `grace` before `now`. With "skip", the newest fire becomes a run if it is not
@@ -245,7 +234,7 @@ def _apply_missed_policy(
     if spec.missed == "skip":
         newest = trigger.last_ms(low, high, 1)
         if newest and newest[0] > edge:
-            return [*_missed_span(low, newest[0] - 1, total - 1), _Fire(newest[0])]
+            return [*_missed_span(low, newest[0] - 1, total - 1), Fire(newest[0])]
         return _missed_span(low, high, total)
     missed = trigger.count_ms(low, edge) if edge > low else 0
     items = _catch_up(spec, trigger, low, edge, missed, now) if missed else []
@@ -253,10 +242,10 @@ def _apply_missed_policy(
     fires = trigger.last_ms(max(low, edge), high, min(on_time, spec.replay_max)) if on_time else []
     if len(fires) < on_time:
         items += _missed_span(max(low, edge), fires[0] - 1 if fires else high, on_time - len(fires))
-    return [*items, *(_Fire(at) for at in fires)]
+    return [*items, *(Fire(at) for at in fires)]
 
 
-def _catch_up(spec: ScheduleSpec, trigger: Trigger, low: Ms, edge: Ms, missed: int, now: Ms) -> list[_Fire | _Elision]:
+def _catch_up(spec: ScheduleSpec, trigger: Trigger, low: Ms, edge: Ms, missed: int, now: Ms) -> list[Item]:
     """Return the plan items of the `missed` missed fires in (low, edge], by the policy.
 
     "catch_up_once": one run for all of them. "replay_all": one run for each of the newest `replay_max` fires that are
@@ -264,22 +253,22 @@ def _catch_up(spec: ScheduleSpec, trigger: Trigger, low: Ms, edge: Ms, missed: i
     """
     if spec.missed == "catch_up_once":
         last = trigger.last_ms(low, edge, 1)[0]
-        return [*_missed_span(low, last - 1, missed - 1), _Fire(last, catch_up=True, coalesced=missed - 1)]
+        return [*_missed_span(low, last - 1, missed - 1), Fire(last, catch_up=True, coalesced=missed - 1)]
     oldest = max(low, now - spec.replay_age - 1)
     replayed = trigger.last_ms(oldest, edge, spec.replay_max) if edge > oldest else []
     before = replayed[0] - 1 if replayed else edge
     return [
         *_missed_span(low, before, missed - len(replayed)),
-        *(_Fire(at, catch_up=True, replay=True) for at in replayed),
+        *(Fire(at, catch_up=True, replay=True) for at in replayed),
     ]
 
 
-def _missed_span(after: Ms, through: Ms, count: int) -> list[_Fire | _Elision]:
+def _missed_span(after: Ms, through: Ms, count: int) -> list[Item]:
     """Return a list with the span of `count` missed fires in (after, through]; an empty list if `count` is 0."""
-    return [_Elision(after, through, count, "missed")] if count else []
+    return [Elision(after, through, count, "missed")] if count else []
 
 
-def _apply_window(spec: ScheduleSpec, items: list[_Fire | _Elision]) -> list[_Fire | _Elision]:
+def _apply_window(spec: ScheduleSpec, items: list[Item]) -> list[Item]:
     """Return the plan items, with a span in place of fires that cannot begin inside the schedule's window.
 
     Neighbouring fires share one span. A fire at most `grace` before an opening of the window stays a run: a worker
@@ -287,16 +276,16 @@ def _apply_window(spec: ScheduleSpec, items: list[_Fire | _Elision]) -> list[_Fi
     """
     if _window_of(spec) is None:
         return items
-    kept: list[_Fire | _Elision] = []
+    kept: list[Item] = []
     for item in items:
-        if isinstance(item, _Elision) or item.catch_up or not _misses_window(spec, item.at):
+        if not isinstance(item, Fire) or item.catch_up or not _misses_window(spec, item.at):
             kept.append(item)
             continue
         last = kept[-1] if kept else None
-        if isinstance(last, _Elision) and last.reason == "outside_time_window":
-            kept[-1] = _Elision(last.after, item.at, last.count + 1, last.reason)
+        if isinstance(last, Elision) and last.reason == "outside_time_window":
+            kept[-1] = Elision(last.after, item.at, last.count + 1, last.reason)
         else:
-            kept.append(_Elision(item.at - 1, item.at, 1, "outside_time_window"))
+            kept.append(Elision(item.at - 1, item.at, 1, "outside_time_window"))
     return kept
 
 
@@ -324,7 +313,7 @@ def _misses_window(spec: ScheduleSpec, fire: Ms) -> bool:
     return opening is None or opening > fire + spec.grace
 
 
-def _emit(draft: ScheduleDraft, items: list[_Fire | _Elision], open_runs: OpenRuns, next_at: Ms | None) -> None:
+def _emit(draft: ScheduleDraft, items: list[Item], open_runs: OpenRuns, next_at: Ms | None) -> None:
     """Add the events of `items` (one or more) to a draft: spans, runs, and runs that the overlap policy skips.
 
     Set `draft.cancels_open` if a run is added while others are open under "cancel_running". `open_runs`: the runs open
@@ -335,8 +324,11 @@ def _emit(draft: ScheduleDraft, items: list[_Fire | _Elision], open_runs: OpenRu
     overlap = schedule.spec.overlap
     count, waiting, blocker = open_runs.count, open_runs.waiting, open_runs.oldest
     for item in items:
-        if isinstance(item, _Elision):
-            draft.emit(_span_event(schedule, item, next_at))
+        if isinstance(item, Elision):
+            draft.emit(span_event(schedule, item, next_at))
+            continue
+        if isinstance(item, CountedAgain):
+            draft.emit(counted_event(schedule, item, next_at))
             continue
         if not item.replay and _is_overlap_refused(overlap, count, waiting):
             draft.emit(_skip_event(schedule, item, blocker, next_at, "no_worker" if open_runs.unserved else "overlap"))
@@ -347,7 +339,7 @@ def _emit(draft: ScheduleDraft, items: list[_Fire | _Elision], open_runs: OpenRu
         draft.emit(event)
         count, waiting, blocker = count + 1, waiting + 1, blocker or event.run_id
     if is_fixed_delay(schedule.spec):
-        _set_next_at_after_delay(draft, _end(items[-1]))
+        _set_next_at_after_delay(draft, end_of(items[-1]))
 
 
 def _is_overlap_refused(overlap: Overlap, count: int, waiting: int) -> bool:
@@ -362,11 +354,12 @@ def _set_next_at_after_delay(draft: ScheduleDraft, fire: Ms) -> None:
     """
     trigger = draft.schedule.spec.trigger
     assert isinstance(trigger, EverySpec)
-    skipped = isinstance(draft.events[-1], RunSkipped)
+    skipped = isinstance(draft.events[-1], RunSkipped | FireCountedAgain)
     draft.set(next_at=fire + trigger.interval if skipped else None)
 
 
-def _span_event(schedule: Schedule, item: _Elision, next_at: Ms | None) -> FiresElided:
+def span_event(schedule: Schedule, item: Elision, next_at: Ms | None) -> FiresElided:
+    """Return the event of a span. `next_at`: the next planning."""
     return FiresElided(
         ns=schedule.ns,
         schedule_id=schedule.id,
@@ -376,11 +369,16 @@ def _span_event(schedule: Schedule, item: _Elision, next_at: Ms | None) -> Fires
         count=item.count,
         reason=item.reason,
         next_at=next_at,
-        consumed=item.reason != "dst",
+        consumed=item.reason not in ("dst", "paused"),
     )
 
 
-def _skip_event(schedule: Schedule, fire: _Fire, blocker: str | None, next_at: Ms | None, reason: str) -> RunSkipped:
+def counted_event(schedule: Schedule, item: CountedAgain, next_at: Ms | None) -> FireCountedAgain:
+    """Return the event of a fire whose run counts again. `next_at`: the next planning."""
+    return FireCountedAgain(ns=schedule.ns, schedule_id=schedule.id, fire_time=item.at, next_at=next_at)
+
+
+def _skip_event(schedule: Schedule, fire: Fire, blocker: str | None, next_at: Ms | None, reason: str) -> RunSkipped:
     key = str(fire.at)
     return RunSkipped(
         ns=schedule.ns,
@@ -396,7 +394,7 @@ def _skip_event(schedule: Schedule, fire: _Fire, blocker: str | None, next_at: M
     )
 
 
-def _run_event(schedule: Schedule, fire: _Fire, next_at: Ms | None) -> RunScheduled:
+def _run_event(schedule: Schedule, fire: Fire, next_at: Ms | None) -> RunScheduled:
     spec, key = schedule.spec, str(fire.at)
     return RunScheduled(
         ns=schedule.ns,

@@ -8,7 +8,7 @@ from typing import Literal
 from mainspring.model.settings import DEFAULT_NAMESPACE
 
 #: Commands of `mainspring schedules` that messages name.
-Verb = Literal["resume", "use-code"]
+Verb = Literal["resume", "use-code", "rewind"]
 
 
 def schedule_command(verb: Verb, name: str, ns: str) -> str:

@@ -15,12 +15,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
-from mainspring.model.events import Event, LogCompacted, ScheduleSnapshot, fold_definitions
+from mainspring.model.events import Event, LogCompacted, ScheduleSnapshot
 from mainspring.model.ids import ScheduleId
 from mainspring.model.instant import DAY_MS, Ms
 from mainspring.model.keyvalue import KeyValue
 from mainspring.model.lease import Lease
 from mainspring.model.retention import Purged, Retention
+from mainspring.model.revisions import fold_definitions
 from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule, Span
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from mainspring.model.events import (
-    FiresElided,
     RunScheduled,
     ScheduleCreated,
     ScheduleDeleted,
@@ -23,7 +22,18 @@ from mainspring.model.policies import RunOptions
 from mainspring.model.schedule import Origin, Schedule, ScheduleSpec
 from mainspring.model.trigger import EverySpec
 from mainspring.rules.lanes import lane_of, schedule_gate_row
-from mainspring.rules.planning import OpenRuns, count_owed, gates_of, is_fixed_delay, next_planning, settle
+from mainspring.rules.plan_items import CountedAgain, Elision, Item, keep_known_runs
+from mainspring.rules.planning import (
+    OpenRuns,
+    count_owed,
+    counted_event,
+    gates_of,
+    is_fixed_delay,
+    next_planning,
+    settle,
+    span_counter,
+    span_event,
+)
 from mainspring.rules.schedule_draft import ScheduleDraft
 
 #: Most runs that one edit makes of due fires. Never reached in practice, because the policies for missed fires allow
@@ -54,7 +64,7 @@ def create(
     """
     draft = ScheduleDraft(None)
     anchor, cursor = _count_from(spec, now, now - 1)
-    next_at = _first_planning(spec, anchor, cursor)
+    next_at = first_planning(spec, anchor, cursor)
     draft.emit(
         ScheduleCreated(
             ns=ns,
@@ -110,7 +120,7 @@ def update(
             spec=spec,
             anchor=anchor,
             cursor=cursor,
-            next_at=old.until if paused else _first_planning(spec, anchor, cursor),
+            next_at=old.until if paused else first_planning(spec, anchor, cursor),
             origin=origin,
             by=by,
             version=version,
@@ -138,15 +148,16 @@ def pause(schedule: Schedule, open_runs: OpenRuns, now: Ms, *, reason: str, unti
     return draft
 
 
-def resume(schedule: Schedule, now: Ms, *, reason: str = "") -> ScheduleDraft:
+def resume(schedule: Schedule, now: Ms, *, reason: str = "", known: tuple[Ms, ...] = ()) -> ScheduleDraft:
     """Return the draft that resumes a paused schedule at `now`. The draft is empty if the schedule is not paused.
 
-    One span covers all fires between the pause and `now`, so a long pause costs no more than a short one.
+    One span covers all fires between the pause and `now`, so a long pause costs no more than a short one. `known`:
+    times of fires after the cursor that have a run from before a rewind; that run counts again.
     """
     draft = ScheduleDraft(schedule)
     if schedule.state != "paused":
         return draft
-    _elide_pause(draft, now)
+    _elide_pause(draft, now, known)
     cursor = max(schedule.cursor, now)
     draft.emit(
         ScheduleResumed(
@@ -154,7 +165,7 @@ def resume(schedule: Schedule, now: Ms, *, reason: str = "") -> ScheduleDraft:
             schedule_id=schedule.id,
             cursor=cursor,
             reason=reason,
-            next_at=_first_planning(schedule.spec, schedule.anchor, cursor),
+            next_at=first_planning(schedule.spec, schedule.anchor, cursor),
         )
     )
     _finish_if_nothing_owed(draft)
@@ -227,33 +238,27 @@ def _settle_first(schedule: Schedule, open_runs: OpenRuns, now: Ms) -> ScheduleD
     if schedule.state != "paused":
         return settle(schedule, open_runs, now, MAX_RUNS_PER_EDIT)
     draft = ScheduleDraft(schedule)
-    _elide_pause(draft, now)
+    _elide_pause(draft, now, open_runs.known)
     return draft
 
 
-def _elide_pause(draft: ScheduleDraft, now: Ms) -> None:
+def _elide_pause(draft: ScheduleDraft, now: Ms, known: tuple[Ms, ...]) -> None:
     """Add to the draft a span of the fires up to `now` that the pause left out. Add nothing if there are none.
 
-    A fixed-delay schedule has none: its next fire is not known before a run ends.
+    A fixed-delay schedule has none: its next fire is not known before a run ends. `known`: times of fires that have a
+    run from before a rewind; they get no span.
     """
     schedule = draft.schedule
     if is_fixed_delay(schedule.spec):
         return
     count = count_owed(schedule.spec, schedule.anchor, schedule.cursor, now)
     if count:
-        draft.emit(
-            FiresElided(
-                ns=schedule.ns,
-                schedule_id=schedule.id,
-                revision=schedule.revision,
-                after=schedule.cursor,
-                through=now,
-                count=count,
-                reason="paused",
-                next_at=schedule.next_at,
-                consumed=False,
-            )
-        )
+        span: list[Item] = [Elision(schedule.cursor, now, count, "paused")]
+        for item in keep_known_runs(span, known, span_counter(schedule.spec, schedule.anchor)):
+            if isinstance(item, Elision):
+                draft.emit(span_event(schedule, item, schedule.next_at))
+            elif isinstance(item, CountedAgain):
+                draft.emit(counted_event(schedule, item, schedule.next_at))
 
 
 def _count_from(spec: ScheduleSpec, now: Ms, cursor: Ms) -> tuple[Ms, Ms]:
@@ -268,7 +273,7 @@ def _count_from(spec: ScheduleSpec, now: Ms, cursor: Ms) -> tuple[Ms, Ms]:
     return max(cursor + 1, spec.start or 0) - trigger.interval, cursor
 
 
-def _first_planning(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
+def first_planning(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
     """Return the first instant after `after` at which the schedule must be planned, None if no fire is left.
 
     For a fixed delay, it is one interval after `after`, or one interval after the schedule's start if that is later.

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from mainspring.model.change import Body, Change, ChangeKind, Guard, ScheduleAbsent, ScheduleAt
 from mainspring.model.events import (
     Event,
+    FireCountedAgain,
     FiresElided,
     RunEvent,
     RunScheduled,
@@ -23,6 +24,7 @@ from mainspring.model.events import (
     ScheduleFinished,
     SchedulePaused,
     ScheduleResumed,
+    ScheduleRewound,
     ScheduleSnapshot,
     ScheduleUpdated,
 )
@@ -125,6 +127,24 @@ def _fold_elided(schedule: Schedule, event: FiresElided) -> dict[str, Any]:
     return {"cursor": max(schedule.cursor, event.through), "fired": fired, "next_at": event.next_at}
 
 
+def _fold_counted_again(schedule: Schedule, event: FireCountedAgain) -> dict[str, Any]:
+    cursor = max(schedule.cursor, event.fire_time)
+    return {"cursor": cursor, "fired": schedule.fired + 1, "next_at": event.next_at}
+
+
+def _fold_rewound(schedule: Schedule, event: ScheduleRewound) -> dict[str, Any]:
+    """Return the columns that a rewind sets. A finished schedule may become active, with no reason then."""
+    return {
+        "cursor": event.to,
+        "anchor": event.anchor,
+        "fired": event.fired,
+        "next_at": event.next_at,
+        "state": event.state,
+        "reason": None if event.state == "active" else schedule.reason,
+        "rewound": max(event.from_, schedule.rewound or event.from_),
+    }
+
+
 #: Class of a schedule's own event after its first → function that returns the columns that the event sets. Each
 #: of these events also sets `n` and `updated_at`.
 _FOLDS: Mapping[type[Event], Callable[[Schedule, Any], dict[str, Any]]] = {
@@ -134,6 +154,8 @@ _FOLDS: Mapping[type[Event], Callable[[Schedule, Any], dict[str, Any]]] = {
     ScheduleFinished: _fold_finished,
     ScheduleDeleted: _fold_deleted,
     FiresElided: _fold_elided,
+    FireCountedAgain: _fold_counted_again,
+    ScheduleRewound: _fold_rewound,
 }
 
 
@@ -148,12 +170,13 @@ class ScheduleDraft:
     """Builder of one `Change` of a schedule: collects events, and derives runs, spans and the schedule's row from them.
 
     - `before`, `after`: the schedule's row before and after the events. `before` is None if the change creates it.
+    - `cut_spans`: the instant to which the change rewinds the schedule, None if it does not.
     - `bodies`, `gates`: payloads and gates to insert with the change, appended by the caller.
     - `cancels_open`: True if the caller must cancel the older open runs once the change is accepted (overlap policy).
     - `more`: True if further fires are due, which did not fit into this change.
     """
 
-    __slots__ = ("after", "before", "bodies", "cancels_open", "events", "gates", "more", "runs", "spans")
+    __slots__ = ("after", "before", "bodies", "cancels_open", "cut_spans", "events", "gates", "more", "runs", "spans")
 
     def __init__(self, schedule: Schedule | None) -> None:
         self.before = schedule
@@ -161,6 +184,7 @@ class ScheduleDraft:
         self.events: list[Event] = []
         self.runs: list[Run] = []
         self.spans: list[Span] = []
+        self.cut_spans: Ms | None = None
         self.bodies: list[Body] = []
         self.gates: list[Gate] = []
         self.cancels_open = False
@@ -190,6 +214,9 @@ class ScheduleDraft:
                     event.ns,
                 )
             )
+        elif isinstance(event, ScheduleRewound):
+            self.cut_spans = event.to
+            self.spans += event.kept
 
     def set(self, **values: Any) -> None:
         """Set columns of the schedule's row that no event carries, such as `next_at` after a fixed delay (ADR 2)."""
@@ -218,6 +245,7 @@ class ScheduleDraft:
             schedule=schedule,
             runs=tuple(self.runs),
             spans=tuple(self.spans),
+            cut_spans=self.cut_spans,
             bodies=tuple(self.bodies),
             gates=tuple(self.gates),
             events=tuple(self.events),

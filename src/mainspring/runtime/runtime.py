@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
+from mainspring.engine.ahead_schedules import AheadSchedules
 from mainspring.engine.commit.batcher import Batcher
 from mainspring.engine.commit.inline_writer import InlineWriter
 from mainspring.engine.commit.loop_writer import LoopWriter
@@ -147,11 +148,13 @@ class Runtime:
             ending=self.recorder.ending,
             run_logger=self.workers.run_logger,
             is_unserved=lambda task, lane: self.unserved.is_unserved(task, lane),
+            on_clock_step=lambda: self.ahead.search_soon(),
         )
         self._wakeups = Wakeups(self.settler, self.workers, self.waiters, self.publisher, self.broker_link)
         self.batcher.call_after_commit(self._wakeups.after_commit)
         self.leader = Leader(store, time, settings, owner, self.notes.append_soon)
         self.unserved = UnservedTasks(store, time, settings, self.leader, lambda: self.offered_tasks)
+        self.ahead = AheadSchedules(store, time, settings.namespace)
         self.keeper = Keeper(store, time, settings, self.leader, self._pause_undeclared, self._touch)
         self.presence = Presence(store, settings, owner, self._describe)
         self.declarations = Declarations(
@@ -276,7 +279,7 @@ class Runtime:
         listener = StoreListener(self.store, self.settings.poll / 1000, self._wakeups.after_hint)
         self._loops = [self.presence, self.declarations, self.settler, worker, worker.heart, listener]
         if plans:
-            self._loops += [self.leader, self.keeper, self.unserved]
+            self._loops += [self.leader, self.keeper, self.unserved, self.ahead]
         if self.broker_link is not None:
             self.broker_link.start(worker, self.handlers, self.recorder.unstored)
             if plans:
@@ -411,8 +414,7 @@ class Runtime:
     @property
     def store_warnings(self) -> tuple[str, ...]:
         """Problems of the store that a person should solve. Thread: any."""
-        warnings: tuple[str, ...] = getattr(self.store, "warnings", ())
-        return warnings
+        return tuple(getattr(self.store, "warnings", ()))
 
     @property
     def work_warnings(self) -> tuple[str, ...]:
@@ -428,7 +430,7 @@ class Runtime:
         if self.worker is None or self._loop is None:
             return Health("stopped", warnings=warnings)
         one_call_each = [self.presence, *(loop for worker in self.workers for loop in (worker, worker.heart))]
-        others = {"handlers": self.workers.handlers_trouble}
+        others = {"handlers": self.workers.handlers_trouble, "schedules": self.ahead.trouble_text}
         if self.broker_link is not None:
             others["broker"] = self.broker_link.availability.trouble
         return judge_loops(self._loops, one_call_each, others, warnings, self._loop.time())

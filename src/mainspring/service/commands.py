@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from mainspring.engine.declared_definitions import DeclaredDefinitions
+from mainspring.engine.known_fires import find_known_fires
 from mainspring.engine.store_clock import StoreClock
 from mainspring.model.change import Body, Change, Result, RunAbsent, RunAt
 from mainspring.model.errors import (
@@ -47,6 +49,7 @@ from mainspring.rules.planning import OpenRuns
 from mainspring.rules.schedule_commands import changed_fields, create, delete, manual_run, pause, resume, update
 from mainspring.rules.schedule_draft import ScheduleDraft
 from mainspring.service.requests import NewRun, ScheduleRequest, request_of
+from mainspring.service.rewinding import rewind_schedule
 from mainspring.service.schedule_names import check_new_names
 
 if TYPE_CHECKING:
@@ -307,7 +310,15 @@ class Commands:
 
     async def resume(self, schedule: Schedule, *, reason: str = "") -> Schedule:
         """Resume a schedule if it is paused; return it in any case. Raises: UnknownSchedule if it was deleted."""
-        return await self._edit(schedule, lambda row, _, now: resume(row, now, reason=reason))
+        return await self._edit(schedule, lambda row, open_, now: resume(row, now, reason=reason, known=open_.known))
+
+    async def rewind(self, schedule: Schedule) -> Schedule:
+        """Set a schedule that was planned ahead of the clock back to now, and return it; else return it unchanged.
+
+        Raises: UnknownSchedule if it was deleted.
+        """
+        write = partial(self._write, bodies=(), gates=())
+        return await self._stored(await rewind_schedule(self._store, self._time, write, schedule, MAX_WRITE_ATTEMPTS))
 
     async def delete(self, schedule: Schedule, *, reason: str = "user", exactly: bool = False) -> Schedule:
         """Delete a schedule, cancel its waiting runs, let its running ones end, and return the schedule.
@@ -354,8 +365,9 @@ class Commands:
         for _ in range(MAX_WRITE_ATTEMPTS):
             if row.state == "deleted":
                 raise UnknownSchedule(f"the schedule {row.name!r} was deleted")
-            open_runs = await self._count_open(row.id)
-            draft = decide_on(row, open_runs, await self._time.read())
+            now = await self._time.read()
+            open_runs = replace(await self._count_open(row.id), known=await find_known_fires(self._store, row, now))
+            draft = decide_on(row, open_runs, now)
             if not draft.changed:
                 return row
             if (await self._write(draft, bodies, gates)).ok:

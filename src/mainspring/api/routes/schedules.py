@@ -231,6 +231,21 @@ async def use_code(request: Request) -> Response:
     return await run_action(request, EmptyBody, action)
 
 
+async def rewind_schedule(request: Request) -> Response:
+    """Set a schedule that a wrong clock planned ahead of the clock back to now. Another schedule stays as it is.
+
+    Its fires from now on are executed again, except those that have an execution already.
+    """
+
+    async def action(api: Api, _: EmptyBody) -> Response:
+        schedule = await find_schedule(api, request.path_params["id"])
+        actor = actor_of(request)
+        row = await api.host.call(lambda runtime: runtime.commands.acting_as(actor).rewind(schedule))
+        return json_response((await _views(api, [row]))[0], headers=_etag(row))
+
+    return await run_action(request, EmptyBody, action)
+
+
 async def rotate_secret(request: Request) -> Response:
     """Make a new signing secret and show it once. For `overlapMs`, calls are signed with the old secret as well."""
 

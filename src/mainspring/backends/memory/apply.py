@@ -130,6 +130,8 @@ class MemoryApply(MemoryClaim):
         for gate in change.gates:
             known = self._gates.get(gate.name)
             self._gates[gate.name] = gate if known is None else replace(known, max=gate.max)
+        if change.cut_spans is not None and change.schedule is not None:
+            self._cut_spans(change.schedule.id, change.cut_spans)
         self._spans.extend(change.spans)
         for sid in change.touches:
             if sid in self._schedules:

@@ -62,6 +62,7 @@ _SCHEDULE_FILTERS: _Filters = {
     "states": lambda schedule, states: schedule.state in states,
     "app": lambda schedule, app: schedule.app == app,
     "due_before": lambda schedule, until: schedule.next_at is not None and schedule.next_at <= until,
+    "planned_after": lambda schedule, after: schedule.cursor > after,
     "after": lambda schedule, after: schedule.id > after,
 }
 _EVENT_FILTERS: _Filters = {

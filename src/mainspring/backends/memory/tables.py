@@ -156,6 +156,10 @@ class MemoryTables:
             else:
                 heapq.heappush(self._queues[run.lane, run.priority].heap, (run.ready_at, run.id))
 
+    def _cut_spans(self, schedule_id: str, at: Ms) -> None:
+        """Remove the spans of a schedule that end at `at` or later."""
+        self._spans = [s for s in self._spans if s.schedule_id != schedule_id or s.through < at]
+
     # ── restore ────────────────────────────────────────────────────────────
 
     async def restore(self, page: Page) -> bool:
@@ -166,6 +170,8 @@ class MemoryTables:
             self._put_run(run)
         for schedule in page.schedules:
             self._put_schedule(schedule, page.touched.get(schedule.id, 0))
+        for schedule_id, at in page.cuts:
+            self._cut_spans(schedule_id, at)
         self._spans.extend(page.spans)
         self._gates.update({gate.name: gate for gate in page.gates})
         self._tallies.update({(row.schedule_id, row.day, row.outcome): row.count for row in page.tallies})

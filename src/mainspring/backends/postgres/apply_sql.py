@@ -266,6 +266,13 @@ SPAN_COLUMNS = {
     "reason": "text",
     "ns": "text",
 }
+CUT_COLUMNS = {"schedule_id": "text", "at": "bigint"}
+#: Parameters: CUT_COLUMNS. Removes the spans of these schedules that end at this instant or later.
+CUT_SPANS = f"""
+DELETE FROM §span s USING {unnest_columns(CUT_COLUMNS)}
+WHERE s.schedule_id = i.schedule_id AND s.through >= i.at
+"""  # noqa: S608
+
 #: Parameters: SPAN_COLUMNS. Inserts spans.
 INSERT_SPANS = f"""
 INSERT INTO §span ({", ".join(SPAN_COLUMNS)}) SELECT {", ".join(f"i.{c}" for c in SPAN_COLUMNS)}

@@ -178,6 +178,13 @@ class ChangeWriter:
         return {row["id"] for row in await self._session.fetch(INSERT_RUNS, *column_arrays(rows, len(RUN_COLUMNS)))}
 
     async def _insert_spans(self, holding: IndexedChanges) -> None:
+        cuts = [
+            (change.schedule.id, change.cut_spans)
+            for _, change in holding
+            if change.cut_spans is not None and change.schedule is not None
+        ]
+        if cuts:
+            await self._session.fetch(sql.CUT_SPANS, *column_arrays(cuts, len(sql.CUT_COLUMNS)))
         spans = [msgspec.structs.astuple(span) for _, change in holding for span in change.spans]
         if spans:
             await self._session.fetch(sql.INSERT_SPANS, *column_arrays(spans, len(sql.SPAN_COLUMNS)))

@@ -167,6 +167,7 @@ async def _find_schedules(db: Database, session: Session, q: Schedules) -> list[
     where.add("s.state = ANY (?::text[])", q.states)
     where.add("s.app = ? AND s.app <> ''", q.app)
     where.add("s.next_at <= ? AND s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')", q.due_before)
+    where.add("s.cursor > ?", q.planned_after)
     where.add("s.id > ?", q.after)
     if q.unplanned:
         where.terms.append("s.state = 'active' AND s.next_at IS NULL")

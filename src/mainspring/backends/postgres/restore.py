@@ -95,6 +95,7 @@ async def restore(db: Database, page: Page) -> bool:
         (sql.INSERT_BODIES, body_rows(page.bodies)),
         (_PUT_RUNS, [run_row(run, run.n, run.created_at, run.ended_at) for run in runs]),
         (_PUT_SCHEDULES, [_schedule(row, page.touched.get(row.id, 0)) for row in page.schedules]),
+        (sql.CUT_SPANS, page.cuts),
         (sql.INSERT_SPANS, [_storable(astuple(span)) for span in page.spans]),
         (_PUT_GATES, [_storable(astuple(gate)) for gate in page.gates]),
         (_PUT_TALLIES, [(row.schedule_id or "", row.day, row.outcome, row.count) for row in page.tallies]),

@@ -230,6 +230,7 @@ SCHEDULE_VALUES = {
     "fired": "bigint",
     "reason": "text",
     "until": "bigint",
+    "rewound": "bigint",
 }
 
 

@@ -154,7 +154,7 @@ def pack_change(change: Change) -> list[Any]:
     packed = _pack_guard(change, moves)
     packed.append([pack_new_run(run, moves[run.id]) for run in change.runs])
     packed.append([_pack_event(event, change.id) for event in change.events])
-    if change.bodies or change.gates or change.touches or change.releases or change.spans:
+    if change.bodies or change.gates or change.touches or change.releases or change.spans or _pack_cut(change):
         packed += _pack_other_rows(change)
     return packed
 
@@ -167,7 +167,15 @@ def _pack_other_rows(change: Change) -> tuple[Sequence[Any], ...]:
         change.touches,
         change.releases,
         [pack_span(span) for span in change.spans],
+        *_pack_cut(change),
     )
+
+
+def _pack_cut(change: Change) -> list[tuple[str, Ms]]:
+    """Return the schedule whose spans are cut and the instant, as a list of one; empty if the change cuts none."""
+    if change.cut_spans is None or change.schedule is None:
+        return []
+    return [(change.schedule.id, change.cut_spans)]
 
 
 def _pack_guard(change: Change, moves: Counter[RunId | None]) -> list[Any]:

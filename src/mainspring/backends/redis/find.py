@@ -298,6 +298,7 @@ def _schedule_matches(row: Schedule, q: Schedules) -> bool:
         and _has_wanted_values(row, q, _SCHEDULE_FILTER_FIELDS)
         and _is_wanted_state(row, q)
         and (q.due_before is None or (row.next_at is not None and row.next_at <= q.due_before))
+        and (q.planned_after is None or row.cursor > q.planned_after)
         and not (q.unplanned and (row.state != "active" or row.next_at is not None))
     )
 

@@ -46,6 +46,7 @@ async def restore(db: Database, page: Page) -> bool:
         compacted[-1] if compacted else "",
         db.now(None),
         encode([(row.name, row.owner, row.epoch, row.left, row.renewed_at, row.data) for row in page.leases]),
+        encode(page.cuts),
     )
     return bool(answer)
 

@@ -223,6 +223,7 @@ def _write_extras(db: Database, holding: IndexedChanges, segment: Segment) -> No
     """
     runs: list[list[Any]] = []
     spans: list[Any] = []
+    cuts: list[Any] = []
     bodies: dict[str, str] = {}
     gates: list[Any] = []
     touches: Counter[str] = Counter()
@@ -235,6 +236,8 @@ def _write_extras(db: Database, holding: IndexedChanges, segment: Segment) -> No
         for body in change.bodies:
             bodies.setdefault(body.id, body.data)
         spans += map(msgspec.structs.astuple, change.spans)
+        if change.cut_spans is not None and change.schedule is not None:
+            cuts.append((change.schedule.id, change.cut_spans))
         gates += [(gate.name, gate.max, gate.held, gate.closed_until) for gate in change.gates]
         if change.touches:
             touches.update(change.touches)
@@ -245,6 +248,8 @@ def _write_extras(db: Database, holding: IndexedChanges, segment: Segment) -> No
         put_gates(db, gates)
     if runs:
         db.run_rows(*insert_runs_statement(runs), segment.wall)
+    if cuts:
+        db.run(sql.CUT_SPANS, pack(cuts))
     if spans:
         db.run(sql.INSERT_SPANS, pack(spans))
     if touches:

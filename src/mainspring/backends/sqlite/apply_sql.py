@@ -149,7 +149,7 @@ DELETE_NEW_RUNS = "DELETE FROM run WHERE rid > ?1 AND rid <= ?2 AND mark = ?3"
 #: Columns that only a new revision or declaration of a schedule changes.
 _DEFINITION = ("ns", "name", "owner", "origin", "app", "version", "digest", "spec", "body")
 #: The other columns that a change sets. Plans change some of them.
-_POSITION = ("state", "revision", "anchor", "cursor", "next_at", "fired", "reason", "until")
+_POSITION = ("state", "revision", "anchor", "cursor", "next_at", "fired", "reason", "until", "rewound")
 _COLUMNS = ("id", "mark", "event_count", *_DEFINITION, *_POSITION)
 _I = {name: item(i) for i, name in enumerate(_COLUMNS)}
 _END = len(_COLUMNS)
@@ -166,7 +166,7 @@ def schedule_values(schedule: Schedule, mark: int, event_count: int) -> list[Any
     s = schedule
     spec = _encoder.encode(s.spec).decode()
     definition = (s.ns, s.name, s.owner, s.origin, s.app, s.version, s.digest, spec, s.spec.body)
-    position = (s.state, s.revision, s.anchor, s.cursor, s.next_at, s.fired, s.reason, s.until)
+    position = (s.state, s.revision, s.anchor, s.cursor, s.next_at, s.fired, s.reason, s.until, s.rewound)
     return [s.id, mark, event_count, *definition, *position]
 
 
@@ -292,6 +292,13 @@ INSERT INTO gate_limit (name, max, closed_until)
 SELECT {item(0)}, {item(1)}, {item(3)} FROM j WHERE true
 ON CONFLICT (name) DO UPDATE SET max = excluded.max
 """  # noqa: S608
+
+#: Rows: [schedule, instant]. Removes the spans of these schedules that end then or later.
+CUT_SPANS = f"""
+{WITH_ROWS}
+DELETE FROM span WHERE rowid IN (
+    SELECT s.rowid FROM j CROSS JOIN span s WHERE s.schedule_id = {item(0)} AND s.through >= {item(1)}
+)"""  # noqa: S608
 
 #: Rows: the fields of a `Span`.
 INSERT_SPANS = f"""

@@ -154,6 +154,7 @@ def _find_schedules(db: Database, q: Schedules) -> list[Schedule]:
     where.add("s.state IN (SELECT value FROM json_each(?))", q.states)
     where.add("s.app = ? AND s.app <> ''", q.app)
     where.add("s.next_at <= ? AND s.next_at IS NOT NULL AND s.state NOT IN ('finished', 'deleted')", q.due_before)
+    where.add("s.cursor > ?", q.planned_after)
     where.add("s.id > ?", q.after)
     index = "INDEXED BY schedule_unplanned" if q.unplanned else ""
     if q.unplanned:

@@ -77,6 +77,7 @@ def _write_page(db: Database, page: Page, lease_now: Ms) -> None:
     # Ended runs first: in this store, such a run may still be open, with the unique key of an open run of the page.
     many(_PUT_RUNS, map(_run, sorted(page.runs, key=lambda run: run.ended_at is None)))
     many(_PUT_SCHEDULES, (_schedule(row, page.touched.get(row.id, 0)) for row in page.schedules))
+    many("DELETE FROM span WHERE schedule_id = ? AND through >= ?", page.cuts)
     many(_ADD_SPANS, (_plain(astuple(span)) for span in page.spans))
     many(_PUT_GATES, (_plain((gate.name, gate.max, gate.closed_until)) for gate in page.gates))
     many(_FREE_GATES, (_plain((gate.name,)) for gate in page.gates))

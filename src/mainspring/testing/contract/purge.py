@@ -12,11 +12,11 @@ from mainspring.model.events import (
     ScheduleFinished,
     ScheduleSnapshot,
     ScheduleUpdated,
-    fold_definitions,
 )
 from mainspring.model.gate import Gate
 from mainspring.model.instant import DAY_MS
 from mainspring.model.retention import Purged, Retention, Tally
+from mainspring.model.revisions import fold_definitions
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Span
 from mainspring.ports.store import Bodies, Events, Gates, Leases, Runs, Schedules, Spans, Tallies

@@ -22,6 +22,7 @@ from mainspring.testing.contract.keyvalue import KeyValueEntries
 from mainspring.testing.contract.leases import LeaseTerms
 from mainspring.testing.contract.purge import Purges
 from mainspring.testing.contract.restore import Restores
+from mainspring.testing.contract.rewind import Rewinds
 from mainspring.testing.contract.run_logs import LogsOfRuns
 
 
@@ -43,6 +44,7 @@ class StoreContract(
     Purges,
     LogsOfRuns,
     Restores,
+    Rewinds,
 ):
     """Tests of every method of the store port, and of the promises in its docstrings; a subclass sets `make`."""
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from mainspring.engine.lookahead import PLAN_AHEAD_MS
 from mainspring.model.events import (
     Event,
+    FireCountedAgain,
     FiresElided,
     RunEvent,
     RunScheduled,
@@ -21,11 +22,12 @@ from mainspring.model.events import (
     ScheduleFinished,
     SchedulePaused,
     ScheduleResumed,
+    ScheduleRewound,
     ScheduleSnapshot,
     ScheduleUpdated,
-    fold_definitions,
 )
 from mainspring.model.instant import Ms, isoformat
+from mainspring.model.revisions import fold_definitions
 from mainspring.model.run import ENDED, OPEN, Run
 from mainspring.model.schedule import Definition, Schedule, ScheduleSpec, Span
 from mainspring.model.trigger import AtSpec, CronSpec, EverySpec
@@ -157,6 +159,14 @@ class _FireAccount:
         self.spans = spans
         self.report = report
         self.bounds = bounds
+        rewinds = [event for event in stream if isinstance(event, ScheduleRewound)]
+        #: Ids of the runs whose fire a rewind took back. They are owed again only when the cursor passes them.
+        self._taken_back = {
+            birth.run_id
+            for birth in births
+            for rewind in rewinds
+            if birth.seq < rewind.seq and rewind.to < _fire_of(birth) <= rewind.from_
+        }
         self.log: list[Event] = sorted([*stream, *births], key=lambda event: event.seq)
         snapshots = [event.state.cursor for event in stream if isinstance(event, ScheduleSnapshot)]
         self.low = max(snapshots, default=-(1 << 62))  # the ledger accounts for what retention removed
@@ -217,6 +227,8 @@ class _FireAccount:
         for run in self.rows:
             fire = run.fire_time
             if fire is None or self._is_settled_elsewhere(fire, closed):
+                continue
+            if fire not in owing and run.id in self._taken_back:
                 continue
             if fire not in owing:
                 what = f"run {run.id} stands for {isoformat(fire)}, which {self.schedule.name!r} never owed"
@@ -297,6 +309,10 @@ class _FireAccount:
                     spec, anchor = event.spec, event.anchor
                 case FiresElided(consumed=True):
                     fired += event.count
+                case FireCountedAgain():
+                    fired += 1
+                case ScheduleRewound():
+                    fired, anchor = event.fired, event.anchor
                 case RunScheduled() | RunSkipped():
                     fired += 1
                     if spec is not None and spec.max_runs is not None and fired == spec.max_runs + 1:
@@ -342,6 +358,8 @@ class _FireAccount:
         facts = {event.at for event in mine if isinstance(event, _END_EVENTS)}
         facts.update(event.fire_time for event in mine if isinstance(event, RunSkipped) and event.fire_time is not None)
         for event in self.stream:
+            if isinstance(event, ScheduleRewound):
+                facts.add(event.to)
             if isinstance(event, ScheduleCreated | ScheduleUpdated | ScheduleResumed):
                 facts.add(event.cursor)
                 spec = getattr(event, "spec", self.schedule.spec)
@@ -414,6 +432,11 @@ class _FireAccount:
         return self.log[max(0, index - 2) : index + 2]
 
 
+def _fire_of(birth: RunEvent) -> Ms:
+    """Return the fire time of an event that inserts a fire's run."""
+    return birth.fire_time or 0 if isinstance(birth, RunScheduled | RunSkipped) else 0
+
+
 def _fires_within(fires: list[Ms], span: Span) -> list[Ms]:
     """Return those of the sorted `fires` that lie inside a span."""
     return fires[bisect_right(fires, span.after) : bisect_right(fires, span.through)]
@@ -457,6 +480,8 @@ def _last_closed_at(stream: Sequence[ScheduleEvent]) -> Ms | None:
             closed = event.at
         elif isinstance(event, ScheduleFinished):
             closed = event.cursor
+        elif isinstance(event, ScheduleRewound):
+            closed = None if event.state == "active" else closed
         elif isinstance(event, ScheduleUpdated) and closed is not None:
             closed = max(closed, event.cursor)
     return closed

@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from mainspring.engine.lookahead import PLAN_AHEAD_MS
-from mainspring.ledger.verify import Replay
-from mainspring.ledger.verify import Report as Differences
+from mainspring.ledger.replay import Replay
+from mainspring.ledger.replay import Report as Differences
 from mainspring.model.events import (
     Event,
     LeaseExpired,
@@ -26,9 +26,9 @@ from mainspring.model.events import (
     RunSnoozed,
     RunStarted,
     RunSucceeded,
-    fold_definitions,
 )
 from mainspring.model.instant import Ms, isoformat
+from mainspring.model.revisions import fold_definitions
 from mainspring.model.run import OPEN, State
 from mainspring.rules.lifecycle import TRANSITIONS
 from mainspring.testing.history.report import Call, History, Report

@@ -1,7 +1,7 @@
 -- Check and write a batch of changes, each all or nothing; then claim runs, if requested.
 -- KEYS[1]: prefix. ARGV: now or '', changes, {offer, limit} or ''
 -- A change (packed by apply.py): kind of guard, guarded id, change id, expected value of the guard, new values, runs,
--- events, payloads, gates, touches, releases, spans.
+-- events, payloads, gates, touches, releases, spans, {schedule, instant} whose spans are cut there.
 -- Returns {now, answers, claim or false}. The answer to an accepted change is the number of events of the guarded row
 -- (0 under a lease and without a guard). The answer to any other change is {1 (refused) or 2 (repeated), number of
 -- events of the row that refused it, this row or false}.
@@ -264,6 +264,9 @@ local function apply_change(c)
   if r then
     index_run(r)
     save_run(r)
+  end
+  if c[13] then
+    cut_spans(c[13][1], c[13][2])
   end
   for _, span in ipairs(c[12] or {}) do
     zput_registered('spanned', 'span:', span[1], span[3] .. format('%016d', log_end()) .. span[4], span[2])

@@ -120,6 +120,18 @@ local function zput_registered(registry, kind, name, member, score)
   names[name] = kind .. name
 end
 
+-- Remove the spans of a schedule that end at the instant `at` or later, also those that this script has written.
+local function cut_spans(id, at)
+  for _, member in ipairs(call('ZRANGEBYSCORE', P .. 'span:' .. id, format('%d', at), '+inf')) do
+    zput_registered('spanned', 'span:', id, member, false)
+  end
+  for member, score in pairs(score_changes['span:' .. id] or {}) do
+    if score and score >= at then
+      score_changes['span:' .. id][member] = false
+    end
+  end
+end
+
 -- Append a value to a list.
 local function push(key, value)
   local values = list_appends[key]

@@ -4,6 +4,7 @@
 -- spans {{schedule, through, member}…}, payloads {{id, text}…}, gates {{name, max, held, closed_until}…}, tallies
 -- {{schedule or '', day NUL outcome, count}…}, number of the newest LogCompacted event or '', now or '',
 -- leases {{name, owner, epoch, ms until the term ends, renewed_at, data or nil}…}
+-- schedules whose spans are cut {{schedule, instant}…}
 -- Returns 1; or 0, with nothing written, if the last event of the log has another number than the first argument.
 
 if log_end() ~= tonumber(ARGV[1]) then
@@ -68,6 +69,9 @@ for _, new in ipairs(unpack_arg(4)) do
   elseif new[3] == '' then
     push('moves:' .. new[4], name)
   end
+end
+for _, cut in ipairs(unpack_arg(12)) do
+  cut_spans(cut[1], cut[2])
 end
 for _, span in ipairs(unpack_arg(5)) do
   zput_registered('spanned', 'span:', span[1], span[3], span[2])
