@@ -104,7 +104,7 @@ class AddressGuard:
         except Unresolved as error:
             return [f"{field}: {error} now; it is looked up again at every call"]
         except Forbidden as error:
-            raise InvalidInput(field, str(error), "Choose another address, or have the operator allow it") from None
+            raise InvalidInput(field, str(error), "Choose another address") from None
         return []
 
 

@@ -33,8 +33,7 @@ def copy(context: click.Context, source: str, target: str, force: bool, page: in
     """Copy schedules, runs and history from the store at URL SOURCE to the one at URL TARGET, and compare the two.
 
     Stop every instance on SOURCE first; TARGET must be empty. Exit with 1 if the stores differ after the copy. To
-    resume an interrupted copy, repeat the command. If a run was running on SOURCE, the first instance on TARGET handles
-    it as if its worker had crashed.
+    resume an interrupted copy, repeat the command. Runs in progress are started again on TARGET.
 
     Example: mainspring copy sqlite:///mainspring.db postgresql://user@host/app
     """

@@ -30,7 +30,7 @@ def program_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error; default: info."),
         config_option,
-        click.option("--broker", metavar="URL", help=f"Broker that carries hints; {where}."),
+        click.option("--broker", metavar="URL", help=f"Redis that wakes workers at once; {where}."),
         click.option("--store", metavar="URL", help=f"URL of the store; {where}."),
         click.argument("target", metavar="MODULE:APP", required=False),
     ):

@@ -22,7 +22,7 @@ from mainspring.model.errors import MissingExtra
 @click.option(
     "--broker",
     metavar="URL",
-    help="Broker that carries hints between instances; default: $MAINSPRING_BROKER, then none.",
+    help="Redis that wakes workers at once instead of at the next poll; default: $MAINSPRING_BROKER, then none.",
 )
 @click.option("--host", metavar="ADDRESS", help="Address to listen on; default: 127.0.0.1.")
 @click.option("--port", metavar="PORT", help="Port to listen on; default: 3000. 0 takes a free one.")

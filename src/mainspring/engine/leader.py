@@ -135,7 +135,7 @@ class Leader(Loop):
         """Write to the log and the event log that this instance won a term, and call the callback of `on_elected`."""
         self._leading = self._term.token
         self.terms += 1
-        log.info("instance %s is now the leader (term %d)", self._owner, self._leading)
+        log.info("this instance does the housekeeping, such as retention (%s, term %d)", self._owner, self._leading)
         self._append_event(LeaderElected(instance=self._owner, term=self._leading or 0))
         self._on_elected()
 
@@ -148,7 +148,7 @@ class Leader(Loop):
         if term is not None:
             level = logging.INFO if reason == "stopped" else logging.WARNING
             why = END_REASONS[reason]
-            log.log(level, "instance %s is no longer the leader (term %d): %s", self._owner, term, why)
+            log.log(level, "this instance no longer does the housekeeping (%s, term %d): %s", self._owner, term, why)
             self._append_event(LeaderLost(instance=self._owner, term=term, reason=reason))
 
     async def leave(self) -> None:

@@ -78,7 +78,10 @@ def parse_priority(value: Priority | str | int) -> Priority:
 
 
 class RetryPolicy(Struct, frozen=True, omit_defaults=True):
-    """How often and after which delays a failed run is tried again. `rules/retry.py` has the formulas."""
+    """How often and after which delays a failed run is tried again.
+
+    The delay after failure n is `initial` × `base`^(n-1), at most `max_delay`, plus a random share of it.
+    """
 
     #: The run fails for good when this number of its attempts have failed; 1: it is never tried again. Attempts that
     #: were snoozed, handed back or lost in a crash do not count.

@@ -12,12 +12,12 @@ from mainspring.rules.triggers.base import LAST_MS, Finding, Trigger
 
 
 class Every(Trigger):
-    """A trigger that fires at anchor + n × interval for n ≥ 1. The shortest interval is 1 ms.
+    """A trigger that fires every `interval`, counted from the moment when the schedule was first stored; at least 1 ms.
 
-    If `anchor` is None, a schedule counts from its creation, or from the last edit that gave it another interval. A
-    direct call of a method then counts from the instant `after` that it is given. With `fixed_delay`, a schedule counts
-    the interval from the end of its last run, so only the settler can compute its next fire. With `first="now"`, a
-    schedule fires when it is created, not one interval later; direct calls of methods ignore it.
+    After an edit that changes the interval, it counts from the edit. `anchor` is another moment to count from, itself
+    no fire; without one, a direct call of a method counts from the instant `after` that it is given. With
+    `fixed_delay`, a schedule counts from the end of its last run, so only the settler can compute its next fire. With
+    `first="now"`, a schedule fires when it is created, not one interval later; direct calls of methods ignore it.
     """
 
     __slots__ = ()
