@@ -179,6 +179,7 @@ ANSWERS: dict[str, str] = {
     "pauseSchedule": "The paused schedule.",
     "resumeSchedule": "The schedule, active again.",
     "useCode": "The schedule, as the program declares it.",
+    "rewindSchedule": "The schedule, planned from now on again.",
     "rotateSecret": "The new signing secret.",
     "listExecutions": "A page of executions; the header Link has the next page.",
     "getExecution": "The execution, with its payload and attempts.",

@@ -55,6 +55,7 @@ class TaskSettings(TypedDict, total=False):
     #: Where the function runs: on the event loop, in a thread, or in a process. "auto": an `async def` on the loop, a
     #: plain `def` in a thread.
     executor: Executor
+    #: How often and after which delays a failed run is tried again: `Retry(…)`.
     retry: RetryPolicy | None
     #: Time limit of one attempt; None: no limit.
     timeout: Duration | None
@@ -64,7 +65,9 @@ class TaskSettings(TypedDict, total=False):
     max_crashes: int
     #: The most runs that execute at once, in all instances together; None: no limit.
     limit: int | None
+    #: Of the runs that are due, those with a higher priority start first.
     priority: Priority | PriorityName | int
+    #: Queue of the runs: only instances with this queue in their `queues` execute them.
     queue: str
     #: Time after the limit until the worker abandons a function that does not stop, so that another attempt may run
     #: beside it; None: the worker waits for its end.
@@ -79,12 +82,19 @@ class DeclareOptions(PolicyOptions, total=False):
     `args` and `kwargs` are the arguments of every run of the schedule.
     """
 
+    #: As for `@ms.task`.
     executor: Executor
+    #: As for `@ms.task`.
     limit: int | None
+    #: As for `@ms.task`.
     max_crashes: int
+    #: As for `@ms.task`.
     overrun: Duration | None
+    #: As for `@ms.task`.
     capture: CaptureKind | Iterable[CaptureKind]
+    #: Arguments of every run, by position.
     args: Iterable[Any]
+    #: Arguments of every run, by name.
     kwargs: dict[str, Any]
 
 

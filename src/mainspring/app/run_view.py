@@ -40,11 +40,15 @@ class Run:
     the type that the task's function declares. `to_dict()` returns data for `json.dumps`.
     """
 
+    #: The id, which every attempt has as its idempotency key.
     id: str
+    #: Name of the task; "http" for the call of an HTTP agent.
     task: str
-    #: Name of the schedule, and its id; None for a run that `enqueue` made. The name of a purged schedule is None.
+    #: Name of the schedule; None for a run that `enqueue` made, or if the schedule was purged.
     schedule: str | None
+    #: Id of the schedule; None for a run that `enqueue` made.
     schedule_id: str | None
+    #: What became of the run so far.
     state: State
     #: Why the run ended, or why it waits again; None: no reason was given.
     reason: str | None
@@ -52,33 +56,41 @@ class Run:
     origin: RunOrigin
     #: The number of the present or last attempt; 0 before the first.
     attempt: int
-    #: Attempts that failed, and workers that disappeared during an attempt.
+    #: Number of attempts that failed.
     failures: int
+    #: Number of attempts whose worker disappeared.
     crashes: int
-    #: Arguments by position, and by name. Arguments that have a name are stored by name.
+    #: Arguments by position. Arguments that have a name are stored by name.
     args: list[Any]
+    #: Arguments by name.
     kwargs: dict[str, Any]
     #: What an HTTP agent gets as JSON; None for a task.
     payload: Any
     #: What the handler returned; for an HTTP agent its answer. None before the end.
     result: Any
-    #: The text of the last failure, and the last progress line.
+    #: The text of the last failure; None: no attempt failed.
     error: str | None
+    #: The last progress line, from `ctx.progress`.
     progress: str | None
     #: The planned time of the fire; None for a run that `enqueue` made.
     fire_time: datetime | None
     #: When the run was to start: the fire time with jitter, or the time for which it was enqueued.
     due_at: datetime
+    #: When the run was stored.
     created_at: datetime
     #: Start of the present or last attempt.
     started_at: datetime | None
+    #: When the run ended; None: it is open.
     ended_at: datetime | None
     #: When the next attempt may start, while the run waits for it: after a failure or a snooze.
     next_attempt_at: datetime | None
     #: How long the handler took in the last attempt that ended.
     duration_ms: int | None
+    #: The namespace of the run.
     namespace: str
+    #: The queue from which workers take it.
     queue: str
+    #: Of the runs that are due, those with a higher priority start first.
     priority: PriorityName
     #: True if the run makes up for missed fires.
     catch_up: bool

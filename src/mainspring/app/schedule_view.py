@@ -44,19 +44,27 @@ class Schedule:
     `ms.schedule` takes; None: the task's own setting or no limit. `to_dict()` returns data for `json.dumps`.
     """
 
+    #: The id, which never changes.
     id: str
+    #: The name, unique in its namespace.
     name: str
+    #: The namespace of the schedule.
     namespace: str
     #: The task that it runs; "http" if it calls the HTTP agent at `url`.
     task: str
+    #: URL of the HTTP agent; None for a task.
     url: str | None
     #: When it fires, in words: "At 09:00, Monday through Friday (Europe/Berlin)".
     trigger: str
-    #: When it fires, as it was given: one of the three is not None.
+    #: Its cron expression; None: it has another trigger.
     cron: str | None
+    #: Its interval; None: it has another trigger.
     every: str | None
+    #: Its list of times; None: it has another trigger.
     at: list[datetime] | None
+    #: Its zone.
     tz: str
+    #: Whether it plans runs.
     state: ScheduleState
     #: Why it is paused, finished or deleted.
     reason: str | None
@@ -66,11 +74,13 @@ class Schedule:
     next_run: datetime | None
     #: The newest run, which may still wait; None: there is none.
     last_run: Run | None
-    #: Arguments by position, and by name. Arguments that have a name are stored by name.
+    #: Arguments by position. Arguments that have a name are stored by name.
     args: list[Any]
+    #: Arguments by name.
     kwargs: dict[str, Any]
     #: What an HTTP agent gets as JSON; None for a task.
     payload: Any
+    # Options that `PolicyOptions` explains, with their defaults where none was given.
     missed: Missed
     overlap: Overlap
     grace: str
@@ -83,6 +93,7 @@ class Schedule:
     max_runs: int | None
     #: Fires that count against `max_runs`.
     fired: int
+    #: True if the interval counts from the end of the run before.
     fixed_delay: bool
     priority: PriorityName
     queue: str
@@ -94,11 +105,15 @@ class Schedule:
     start_deadline: str | None
     on_exhausted: str
     terminal: str
+    #: Number of its definition, which grows with each edit.
     revision: int
-    #: True if a program declares the schedule, and True if it was edited by hand since.
+    #: True if a program declares it.
     declared: bool
+    #: True if a program declares it, and a person has edited it since.
     drifted: bool
+    #: When it was created.
     created_at: datetime
+    #: When it was changed last.
     updated_at: datetime
 
     @property

@@ -46,7 +46,7 @@ def broker() -> None:
     metavar="QUEUE",
     help="A queue to count; repeatable. Without it, only the queue `default` is counted.",
 )
-@click.option("--namespace", default="default", show_default=True)
+@click.option("--namespace", default="default", show_default=True, help="Namespace of the queues.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(url: str | None, queues: tuple[str, ...], namespace: str, as_json: bool) -> None:
     """Count the messages in the queues given by --queue, else in the queue `default`.
@@ -72,7 +72,9 @@ def status(url: str | None, queues: tuple[str, ...], namespace: str, as_json: bo
 
 @broker.command()
 @broker_option
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="The most dead letters to list."
+)
 @click.option("--after", metavar="ID", help="List only dead letters after the one with this ID.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def dead(url: str | None, limit: int, after: str | None, as_json: bool) -> None:

@@ -85,8 +85,11 @@ class Alias(Struct, frozen=True):
     read: readers.Reader
 
 
-#: Other names of keys in a file: those that scheduler-rs, source 000 (docs/sources.md), uses.
+#: Other names of keys in a file: the words of Python and REST, and those that scheduler-rs, source 000
+#: (docs/sources.md), uses.
 ALIASES: Mapping[str, Alias] = {
+    "scheduler.concurrency": Alias("scheduler.workers", readers.whole_reader(1, 10_000)),
+    "retry.backoff": Alias("retry.backoff_strategy", readers.word_reader(*BACKOFF)),
     "scheduler.poll_interval_ms": Alias("scheduler.poll_interval", readers.duration_count_reader(1, 10, MINUTE_MS)),
     "scheduler.shutdown_timeout_secs": Alias(
         "scheduler.shutdown_timeout", readers.duration_count_reader(SECOND_MS, 0, HOUR_MS)

@@ -78,14 +78,16 @@ def parse_priority(value: Priority | str | int) -> Priority:
 
 
 class RetryPolicy(Struct, frozen=True, omit_defaults=True):
-    """How often and after which delays a failed run is tried again.
+    """How often and after which delays a failed run is tried again, as `Retry(…)` returns it.
 
-    The delay after failure n is `initial` × `base`^(n-1), at most `max_delay`, plus a random share of it.
+    The delay after failure n is, before jitter: `initial` (fixed); initial × (1 + multiplier × (n - 1)) (linear);
+    initial × base^(n - 1), at most `max_delay` (exponential). Durations are in milliseconds.
     """
 
     #: The run fails for good when this number of its attempts have failed; 1: it is never tried again. Attempts that
     #: were snoozed, handed back or lost in a crash do not count.
     max_attempts: int = 3
+    #: How the delay grows from one failure to the next.
     backoff: Backoff = "exponential"
     #: The delay after the first failure.
     initial: Ms = 1_000
@@ -129,20 +131,27 @@ def Retry(  # noqa: N802 - it reads as the value it makes
     jitter: float = 0.5,
     on: type[BaseException] | Iterable[type[BaseException]] | None = None,
     never: type[BaseException] | Iterable[type[BaseException]] = (),
+    initial_delay: Duration | None = None,
+    backoff_multiplier: float | None = None,
 ) -> RetryPolicy:
     """Return the retry policy with these values, which `RetryPolicy` explains. `Retry(max_attempts=1)`: no retry.
 
     `on`: only errors of these classes are tried again; None: all. `never`: errors of these classes are not, even if
     they are in `on`. A time-out counts as `TimeoutError`. A policy with `on` or `never` is for tasks:
-    `@ms.task(retry=Retry(on=(ConnectionError,)))`. Raises `InvalidInput` for a value that is out of range.
+    `@ms.task(retry=Retry(on=(ConnectionError,)))`. The words of REST and of the configuration may be used, too:
+    `initial_delay` is `initial`, `backoff_multiplier` is `base`, or with linear backoff `multiplier`. Raises
+    `InvalidInput` for a value that is out of range.
     """
+    check_choice(backoff, BACKOFF, field="retry.backoff")
+    initial = initial if initial_delay is None else initial_delay
+    if backoff_multiplier is not None:
+        base, multiplier = (base, backoff_multiplier) if backoff == "linear" else (backoff_multiplier, multiplier)
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
         raise InvalidInput(
             "retry.max_attempts",
             f"{max_attempts!r} is not a number of attempts",
             "Use a whole number of at least 1; 1 means no retry",
         )
-    check_choice(backoff, BACKOFF, field="retry.backoff")
     if not 0 <= jitter <= 1:
         raise InvalidInput("retry.jitter", f"{jitter!r} is out of range", "Use a number from 0 to 1")
     if not 1 <= base <= 1000:

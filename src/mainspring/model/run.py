@@ -14,7 +14,9 @@ from mainspring.model.policies import Priority, RunOptions
 
 
 class State(StrEnum):
-    """The state of a run. `TRANSITIONS` in `rules/lifecycle.py` is the table of the legal changes of state."""
+    """The state of a run."""
+
+    # `TRANSITIONS` in `rules/lifecycle.py` is the table of the legal changes of state.
 
     #: Waits until other runs have ended. Reserved: nothing creates such a run yet.
     BLOCKED = "blocked"

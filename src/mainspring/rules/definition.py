@@ -53,7 +53,7 @@ class PolicyOptions(TypedDict, total=False):
     object (in an edit without a trigger: of the old cron trigger), else the app's zone.
     """
 
-    #: Zone of cron texts and of the schedule.
+    #: Zone of the schedule, in which its cron expression is read.
     tz: str | None
     #: What becomes of missed fires: no run ("skip"), one run for all of them ("catch_up_once"), or one run for each
     #: ("replay_all").
@@ -63,15 +63,19 @@ class PolicyOptions(TypedDict, total=False):
     #: With "replay_all", at most this number of missed fires get a run: the newest that are at most `replay_age` old.
     #: At most this number of due fires that were not missed get a run, too: the newest.
     replay_max: int
+    #: With "replay_all", missed fires older than this get no run.
     replay_age: Duration
-    #: What becomes of a fire while a run of the schedule is open.
+    #: What becomes of a fire while a run of the schedule is open: it is skipped ("forbid"); its run waits, unless
+    #: another one waits already ("queue_one"); its run waits ("queue_all"); the open runs are cancelled and it runs
+    #: ("cancel_running"); it runs beside them ("allow_parallel").
     overlap: Overlap
     #: Each run is due some delay after its fire time, shorter than this and different from run to run.
     jitter: Duration
     #: All runs are due one delay after their fire times, shorter than this and different from schedule to schedule.
     spread: Duration
-    #: First and last instant at which the schedule may fire.
+    #: First instant at which the schedule may fire.
     start: datetime | None
+    #: Last instant at which the schedule may fire.
     end: datetime | None
     #: The schedule finishes after this number of fires.
     max_runs: int | None
@@ -83,8 +87,11 @@ class PolicyOptions(TypedDict, total=False):
     on_exhausted: OnExhausted
     #: What becomes of the schedule when it has finished.
     terminal: Literal["keep", "delete"]
+    #: Of the runs that are due, those with a higher priority start first.
     priority: Priority | PriorityName | int
+    #: Queue of the runs: only instances with this queue in their `queues` execute them.
     queue: str
+    #: How often and after which delays a failed run is tried again: `Retry(…)`.
     retry: RetryPolicy | None
     #: Time limit of one attempt.
     timeout: Duration | None
@@ -98,11 +105,15 @@ class TriggerOptions(TypedDict, total=False):
     An edit may have none, which keeps the old trigger.
     """
 
+    #: A trigger object: `Cron(…)`, `Every(…)` or `At(…)`.
     trigger: Trigger
+    #: A cron expression: "0 9 * * Mon-Fri".
     cron: str | Cron
+    #: An interval: "10m". The first fire is one interval after the schedule is created.
     every: Duration | Every
     #: With `every`: "now" fires when the schedule is created, not one interval later.
     first: First | None
+    #: An instant or several, each with a zone.
     at: datetime | Iterable[datetime] | At
     #: A single fire, this long after the schedule is created or edited.
     delay: Duration

@@ -42,6 +42,7 @@ class Travel:
 
     @property
     def now(self) -> datetime:
+        """The current virtual time, in UTC."""
         return to_datetime(self.clock.now())
 
     async def advance(self, by: Duration) -> None:

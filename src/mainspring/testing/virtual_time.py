@@ -31,12 +31,15 @@ class VirtualClock:
         self.step: Ms = 0
 
     def now(self) -> Ms:
+        """Return the wall time, in milliseconds since 1970."""
         return self._start + round(self._elapsed * 1000) + self.step
 
     def boot(self) -> Ms:
+        """Return the wall time without the jumps of `step`."""
         return self._start + round(self._elapsed * 1000)
 
     def monotonic(self) -> float:
+        """Return the seconds since the clock was created."""
         return self._elapsed
 
     def move_to(self, elapsed: float) -> None:
