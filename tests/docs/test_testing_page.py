@@ -13,6 +13,7 @@ pytest_plugins = ["pytester"]
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
 FILES = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", DOCUMENT, re.S)
+INI = re.findall(r"```ini\n# (pytest\.ini)\n(.*?)```", DOCUMENT, re.S)
 EXTRA = """
 import pytest
 import shop
@@ -30,7 +31,7 @@ def test_the_message_on_the_page(mainspring):
 
 def test_every_example_of_the_page_passes(pytester: pytest.Pytester) -> None:
     assert len(FILES) == len(re.findall("```python", DOCUMENT)) == 6
-    for name, text in FILES:
+    for name, text in FILES + INI:
         (pytester.path / name).write_text(text, encoding="utf-8")
     shown = re.search(r"```text\n(.*?)```", DOCUMENT, re.S)
     assert shown is not None
@@ -39,8 +40,16 @@ def test_every_example_of_the_page_passes(pytester: pytest.Pytester) -> None:
         "-Werror",
         "-pno:cacheprovider",
         "-pno:schemathesis",
-        "--asyncio-mode=auto",
         "-oasyncio_default_fixture_loop_scope=function",
     )
     pytester.runpytest_inprocess(*options).assert_outcomes(passed=7)
     assert not (pytester.path / "shop.db").exists()
+
+
+def test_plain_tests_need_pytest_alone(pytester: pytest.Pytester) -> None:
+    for name, text in FILES:
+        if name != "test_async.py":
+            (pytester.path / name).write_text(text, encoding="utf-8")
+    pytester.runpytest_inprocess("-Werror", "-pno:cacheprovider", "-pno:schemathesis", "-pno:asyncio").assert_outcomes(
+        passed=5
+    )

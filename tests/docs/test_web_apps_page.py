@@ -1,4 +1,4 @@
-"""The page about Flask, Django, FastAPI, gunicorn and scripts: its files run as they are, under real servers."""
+"""The pages about Flask, Django, FastAPI, gunicorn and scripts: their files run as they are, under real servers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from mainspring.model.events import InstanceJoined, InstanceLeft
 from tests.system.test_background_processes import count, free_port, server, until
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "web-apps.md").read_text(encoding="utf-8")
+PAGE = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("web-apps.md", "django.md"))
 FILES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.S))
 
 
@@ -48,7 +49,8 @@ def joined_and_left(folder: Path, database: str) -> tuple[int, int]:
 
 def test_every_snippet_is_a_file_that_a_test_runs() -> None:
     assert PAGE.count("```python") == len(FILES)
-    assert set(FILES) == {"nightly.py", "shop.py", "gunicorn.conf.py", "mysite/wsgi.py", "mysite/jobs.py", "api.py"}
+    django = {f"mysite/{name}.py" for name in ("jobs", "views", "worker", "wsgi")}
+    assert set(FILES) == {"nightly.py", "shop.py", "gunicorn.conf.py", "api.py"} | django
 
 
 def test_the_script(folder: Path) -> None:
@@ -75,45 +77,91 @@ def test_flask(folder: Path, how: str) -> None:
         run = call(port, "POST", "/invoices/acme")["run"]
         until(lambda: call(port, "GET", f"/invoices/{run}")["state"] == "succeeded")
         until(lambda: joined_and_left(folder, "shop.db")[0] == engines)
+        assert call(port, "GET", "/schedules")[0]["name"] == "nightly_report"
+        assert call(port, "POST", "/schedules/nightly_report/pause")["reason"] == "paused on the page"
     left = 0 if how == "flask" else engines  # the development server does not handle SIGTERM
     assert joined_and_left(folder, "shop.db") == (engines, left), (folder / "server.log").read_text()
 
 
-def test_django(folder: Path) -> None:
-    (folder / "mysite" / "__init__.py").touch()
-    (folder / "mysite" / "settings.py").write_text(
-        "SECRET_KEY = 'x'\nROOT_URLCONF = 'mysite.urls'\nALLOWED_HOSTS = ['*']\n"
-    )
-    urls = """
-        from django.http import JsonResponse
-        from django.urls import path
+SETTINGS = """
+SECRET_KEY = "x"
+ROOT_URLCONF = "mysite.urls"
+ALLOWED_HOSTS = ["*"]
+INSTALLED_APPS = ["django.contrib.sessions"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "site.db"}}
+"""
+URLS = """
+from django.urls import path
+from mysite import views
 
-        def create(request, customer):
-            from mysite.jobs import send_invoice
+urlpatterns = [
+    path("invoices/<customer>", views.create_invoice),
+    path("runs/<run_id>", views.read_run),
+    path("schedules", views.list_schedules),
+]
+"""
 
-            return JsonResponse({"said": send_invoice.sync.enqueue(customer).result(timeout="20s")})
 
-        urlpatterns = [path("invoices/<customer>", create)]
-    """
-    (folder / "mysite" / "urls.py").write_text(textwrap.dedent(urls))
+@pytest.mark.parametrize("how", ["in the web process", "in a process of its own"])
+def test_django(folder: Path, how: str) -> None:
+    for name, text in {"__init__": "", "settings": SETTINGS, "urls": URLS}.items():
+        (folder / "mysite" / f"{name}.py").write_text(text)
     (folder / "gunicorn.conf.py").unlink()
+    manage(folder, "check")
+    manage(folder, "migrate")
+    assert not (folder / "jobs.db").exists()  # a command starts no engine
+    if how == "in a process of its own":
+        wsgi = FILES["mysite/wsgi.py"].replace("ms.start_background()\n", "")
+        (folder / "mysite" / "wsgi.py").write_text(wsgi)
     port = free_port()
     with server(folder, port, "gunicorn", "mysite.wsgi", "-b", f"127.0.0.1:{port}"):
-        assert call(port, "GET", "/invoices/acme") == {"said": "sent to acme"}
+        run = call(port, "GET", "/invoices/acme")["run"]
+        if how == "in a process of its own":
+            assert call(port, "GET", f"/runs/{run}")["state"] == "waiting"
+            command = [sys.executable, "-m", "mainspring.cli.main", "run", "mysite.worker:ms", "--until-idle"]
+            subprocess.run(command, cwd=folder, check=True, timeout=50)
+        until(lambda: call(port, "GET", f"/runs/{run}")["result"] == "sent to acme")
+        assert [one["name"] for one in call(port, "GET", "/schedules")["schedules"]] == ["remove_old_sessions"]
     assert joined_and_left(folder, "jobs.db") == (1, 1), (folder / "server.log").read_text()
-    checked = subprocess.run(
-        [sys.executable, "-m", "django", "check"],
+
+
+def test_django_models_in_a_task(folder: Path) -> None:
+    for name, text in {"__init__": "", "settings": SETTINGS, "urls": URLS}.items():
+        (folder / "mysite" / f"{name}.py").write_text(text)
+    manage(folder, "migrate")
+    program = """
+        import datetime
+        from mysite.worker import ms
+        from django.contrib.sessions.models import Session
+        from mysite.jobs import remove_old_sessions
+
+        Session.objects.create(session_key="old", session_data="", expire_date=datetime.datetime(2020, 1, 1))
+        with ms.background():
+            remove_old_sessions.sync.enqueue().result(timeout="20s")
+        print(Session.objects.count(), "left")
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)],
         cwd=folder,
-        env=os.environ | {"DJANGO_SETTINGS_MODULE": "mysite.settings", "PYTHONPATH": str(folder)},
         capture_output=True,
+        text=True,
         check=False,
     )
-    assert checked.returncode == 0, checked.stderr
-    assert joined_and_left(folder, "jobs.db") == (1, 1)  # a command starts no engine
+    assert done.stdout == "0 left\n", done.stderr
+
+
+def manage(folder: Path, command: str) -> None:
+    """Run a command of Django on the site in `folder`."""
+    env = os.environ | {"DJANGO_SETTINGS_MODULE": "mysite.settings", "PYTHONPATH": str(folder)}
+    subprocess.run([sys.executable, "-m", "django", command], cwd=folder, env=env, capture_output=True, check=True)
 
 
 def test_fastapi(folder: Path) -> None:
     port = free_port()
     with server(folder, port, "uvicorn", "api:app", "--port", str(port)):
-        assert call(port, "POST", "/invoices/acme")["said"] == "sent to acme"
+        made = call(port, "POST", "/invoices/acme")
+        assert made["said"] == "sent to acme"
+        assert call(port, "GET", f"/runs/{made['run']}")["result"] == "sent to acme"
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            call(port, "GET", "/runs/unknown")
     assert joined_and_left(folder, "api.db") == (1, 1), (folder / "server.log").read_text()
