@@ -14,7 +14,7 @@ from mainspring.model.policies import RunOptions
 from mainspring.model.run import CLAIMABLE, OPEN, Run, State
 from mainspring.model.schedule import Schedule, ScheduleSpec, ScheduleState
 from mainspring.ports.store import Agenda, Offer, Runs, Schedules, Store
-from mainspring.rules import lifecycle, schedule_commands
+from mainspring.rules import lifecycle, run_commands, schedule_commands
 from mainspring.rules.planning import OpenRuns, settle
 from mainspring.rules.schedule_draft import ScheduleDraft
 from mainspring.testing.contract.factories import Ids, with_kind
@@ -128,7 +128,7 @@ class Scenario:
         offer = Offer("worker-1", (self.lane,), (self.task,), 30_000)
         return [claim.run for claim in (await self.store.claim(offer, limit, ids=ids, now=now)).claims]
 
-    async def finish(self, run: Run, command: lifecycle.Command, now: Ms) -> None:
+    async def finish(self, run: Run, command: run_commands.Command, now: Ms) -> None:
         """Record the outcome of a claimed run under its lease."""
         (event,) = lifecycle.decide(run, command, now)
         after = lifecycle.evolve(run, event)
@@ -137,7 +137,7 @@ class Scenario:
         change = Change(id=self.ids.change(), guard=guard, run=after, releases=releases, events=(event,))
         await self.apply(with_kind(change), now)
 
-    async def command(self, run_id: str, command: lifecycle.Command, now: Ms) -> None:
+    async def command(self, run_id: str, command: run_commands.Command, now: Ms) -> None:
         """Cancel, reopen or discard a run, guarded by the event number of its row."""
         (run,) = await self.store.find(Runs(id=run_id))
         (event,) = lifecycle.decide(run, command, now)
@@ -157,7 +157,7 @@ class Scenario:
         done = 0
         while runs := await self.claim(now):
             for run in runs:
-                await self.finish(run, lifecycle.Complete(now, 5, '"ok"'), now)
+                await self.finish(run, run_commands.Complete(now, 5, '"ok"'), now)
             done += len(runs)
         return done
 

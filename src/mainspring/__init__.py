@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # for type checkers; a test compares these imports with the t
     from mainspring.model.policies import RetryPolicy as RetryPolicy
     from mainspring.model.run import State as State
     from mainspring.ports.lock import ExecutionGuard as ExecutionGuard
-    from mainspring.rules.lifecycle import Complete as Complete
+    from mainspring.rules.run_commands import Complete as Complete
     from mainspring.rules.triggers import At as At
     from mainspring.rules.triggers import Cron as Cron
     from mainspring.rules.triggers import Every as Every
@@ -111,7 +111,7 @@ _EXPORTS = {
     "model.policies": ("Priority", "Retry", "RetryPolicy"),
     "model.run": ("State",),
     "ports.lock": ("ExecutionGuard",),
-    "rules.lifecycle": ("Complete",),
+    "rules.run_commands": ("Complete",),
     "rules.triggers": ("At", "Cron", "Every"),
     "rules.typestate": ("Blocked", "Ended", "Moved", "Retrying", "RunState", "Running", "Waiting"),
     "rules.windows": ("Window",),

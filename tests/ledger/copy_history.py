@@ -14,7 +14,7 @@ from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule, ScheduleSpec, ScheduleState
 from mainspring.model.trigger import CronSpec, EverySpec
 from mainspring.ports.store import Schedules, Store
-from mainspring.rules import lifecycle
+from mainspring.rules import run_commands
 from mainspring.testing.contract.factories import T0
 from proof.scenario import Scenario
 
@@ -63,17 +63,17 @@ async def make_history(store: Store) -> Scenario:
 async def _runs_in_every_state(s: Scenario, gate: Gate, schedule: str) -> None:
     now = THEN - HOUR
     for run in await s.claim(now):
-        await s.finish(run, lifecycle.Complete(now, 5, '"ok"'), now)
-    commands: tuple[lifecycle.Command, ...] = (
-        lifecycle.Complete(now, 7, '{"much":"ünder"}'),
-        lifecycle.Fail("ValueError: no", now, 3),
-        lifecycle.Fail("ValueError: again", now, 3, retry_at=THEN + MINUTE),
+        await s.finish(run, run_commands.Complete(now, 5, '"ok"'), now)
+    commands: tuple[run_commands.Command, ...] = (
+        run_commands.Complete(now, 7, '{"much":"ünder"}'),
+        run_commands.Fail("ValueError: no", now, 3),
+        run_commands.Fail("ValueError: again", now, 3, retry_at=THEN + MINUTE),
     )
     for command in commands:
         await s.enqueue(now, body=f'"{type(command).__name__}"')
         (run,) = await s.claim(now)
         await s.finish(run, command, now)
-    await s.command(await s.enqueue(now), lifecycle.RequestCancel("asked", "me"), now)
+    await s.command(await s.enqueue(now), run_commands.RequestCancel("asked", "me"), now)
     # One holds the gate, two are parked behind it, one runs freely, two wait.
     for _ in range(3):
         await s.enqueue(now, gates=(gate,))
@@ -141,9 +141,9 @@ class Walk:
             return
         run = self.leased.pop(self.rng.randrange(len(self.leased)))
         commands = (
-            lifecycle.Complete(self.now, 1, '"ok"'),
-            lifecycle.Fail("ValueError: no", self.now, 1),
-            lifecycle.Fail("ValueError: no", self.now, 1, retry_at=self.now + MINUTE),
-            lifecycle.HandBack("shutdown"),
+            run_commands.Complete(self.now, 1, '"ok"'),
+            run_commands.Fail("ValueError: no", self.now, 1),
+            run_commands.Fail("ValueError: no", self.now, 1, retry_at=self.now + MINUTE),
+            run_commands.HandBack("shutdown"),
         )
         await self.s.finish(run, self.rng.choice(commands), self.now)

@@ -14,7 +14,7 @@ from mainspring.model.instant import Ms, instant_ms
 from mainspring.model.retention import Retention
 from mainspring.model.schedule import ScheduleSpec
 from mainspring.model.trigger import AtSpec, CronSpec, EverySpec
-from mainspring.rules.lifecycle import Complete, Fail, RequestCancel
+from mainspring.rules.run_commands import Complete, Fail, RequestCancel
 from mainspring.testing.contract.factories import T0
 from proof.scenario import Scenario
 

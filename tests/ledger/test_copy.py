@@ -47,7 +47,7 @@ from mainspring.ports.store import (
     Store,
     Tallies,
 )
-from mainspring.rules import lifecycle
+from mainspring.rules import run_commands
 from mainspring.testing.contract.factories import T0
 from proof.scenario import Scenario
 from servers.for_tests import fresh_store
@@ -169,7 +169,7 @@ async def test_runs_that_were_running_are_rescued_and_never_lost(tmp_path: Path)
         moved = Scenario(target)
         moved.ids = s.ids
         for run in found:
-            await moved.finish(run, lifecycle.Expire(3, "retry"), THEN)
+            await moved.finish(run, run_commands.Expire(3, "retry"), THEN)
         assert not await target.find(Runs(states=(State.RUNNING,)))
         assert len(await target.find(Events(types=(LeaseExpired.__name__,)))) == len(before)
         assert (await verify(target)).ok
@@ -347,7 +347,7 @@ async def test_retention_between_two_tries_is_refused() -> None:
     (run,) = await s.claim(T0, ids=(await s.enqueue(T0),))
     await s.enqueue(T0)
     await copy(source, target)
-    await s.finish(run, lifecycle.Complete(T0, 1, None), T0)
+    await s.finish(run, run_commands.Complete(T0, 1, None), T0)
     # The first and the last event that were copied stay: only the word of the compaction tells.
     assert (await source.purge(Retention(ended_before=T0 + 1), 9, now=T0 + 1)).runs == 1
     await refused(source, target, "retention removed history from the source")
@@ -362,7 +362,7 @@ async def test_a_run_that_was_let_go_without_an_event(tmp_path: Path) -> None:
     (run,) = await s.claim(T0)
     await copy(source, target)
     assert [row.parked_on for row in await target.find(Runs(states=(State.WAITING,)))] == ["g"]
-    await s.finish(run, lifecycle.Complete(T0, 1, None), T0)
+    await s.finish(run, run_commands.Complete(T0, 1, None), T0)
     assert (await source.due(Agenda.GATES, 9, now=T0)).unparked == 1
     await copy(source, target)
     assert [row.parked_on for row in await target.find(Runs(states=(State.WAITING,)))] == [None]

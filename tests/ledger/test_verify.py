@@ -26,7 +26,7 @@ from mainspring.model.run import Run
 from mainspring.model.schedule import ScheduleSpec
 from mainspring.model.trigger import CronSpec
 from mainspring.ports.store import Query, Runs, Schedules
-from mainspring.rules.lifecycle import Complete, Fail
+from mainspring.rules.run_commands import Complete, Fail
 from mainspring.testing.contract.factories import T0
 from proof.scenario import Scenario
 

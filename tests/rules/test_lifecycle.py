@@ -33,6 +33,15 @@ from mainspring.model.events import (
 from mainspring.model.run import ENDED, OPEN, Run, State
 from mainspring.rules.lifecycle import (
     TRANSITIONS,
+    decide,
+    diagram,
+    evolve,
+    fold,
+    next_state,
+    run_from_event,
+    runs_from_events,
+)
+from mainspring.rules.run_commands import (
     Command,
     Complete,
     Discard,
@@ -44,13 +53,6 @@ from mainspring.rules.lifecycle import (
     Skip,
     SnoozeUntil,
     StopCancelled,
-    decide,
-    diagram,
-    evolve,
-    fold,
-    next_state,
-    run_from_event,
-    runs_from_events,
 )
 
 T0 = 1_767_600_000_000

@@ -14,7 +14,8 @@ from mainspring.model.events import (
     RunStarted,
 )
 from mainspring.model.run import ENDED, Run, State
-from mainspring.rules.lifecycle import (
+from mainspring.rules.lifecycle import decide, evolve
+from mainspring.rules.run_commands import (
     Command,
     Complete,
     Discard,
@@ -24,8 +25,6 @@ from mainspring.rules.lifecycle import (
     Reopen,
     RequestCancel,
     SnoozeUntil,
-    decide,
-    evolve,
 )
 from mainspring.rules.typestate import Blocked, Ended, Retrying, Running, Waiting
 

@@ -6,7 +6,8 @@ import pytest
 
 from mainspring.model.errors import IllegalTransition
 from mainspring.model.run import Run, State
-from mainspring.rules.lifecycle import Complete, complete, decide, evolve
+from mainspring.rules.lifecycle import complete, decide, evolve
+from mainspring.rules.run_commands import Complete
 
 RUNNING = Run(
     id="r1",

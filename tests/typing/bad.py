@@ -9,7 +9,7 @@ from mainspring import Blocked, Context, Ended, Http, Mainspring, Retry, Retryin
 from mainspring.compat import handlers, jobs, scheduler
 from mainspring.model.events import RunFailed, RunSucceeded
 from mainspring.model.run import Run
-from mainspring.rules.lifecycle import Complete, Fail
+from mainspring.rules.run_commands import Complete, Fail
 
 ms = Mainspring("memory://")
 

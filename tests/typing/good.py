@@ -27,7 +27,7 @@ from mainspring import (
 from mainspring.compat import handlers, jobs, scheduler
 from mainspring.model.events import Event, RunFailed, RunRetrying, RunSucceeded
 from mainspring.model.run import Run as StoredRun
-from mainspring.rules.lifecycle import Complete, Fail
+from mainspring.rules.run_commands import Complete, Fail
 
 ms = Mainspring("memory://")
 

@@ -27,8 +27,9 @@ from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Handler
 from mainspring.ports.store import Agenda, Due, DueSchedule, Runs, Store
 from mainspring.rules.lanes import AGENT_GONE, schedules_to_touch
-from mainspring.rules.lifecycle import Expire, decide, evolve
+from mainspring.rules.lifecycle import decide, evolve
 from mainspring.rules.planning import OpenRuns, is_fixed_delay, settle
+from mainspring.rules.run_commands import Expire
 from mainspring.rules.schedule_commands import delete, pause, rearm, resume
 from mainspring.rules.schedule_draft import ScheduleDraft
 

@@ -13,7 +13,8 @@ from mainspring.model.errors import IllegalTransition
 from mainspring.model.events import RunEvent, RunStarted, RunUnblocked
 from mainspring.model.instant import Ms
 from mainspring.model.run import ENDED, Run, State
-from mainspring.rules.lifecycle import (
+from mainspring.rules.lifecycle import decide, evolve
+from mainspring.rules.run_commands import (
     Command,
     Complete,
     Discard,
@@ -25,8 +26,6 @@ from mainspring.rules.lifecycle import (
     Skip,
     SnoozeUntil,
     StopCancelled,
-    decide,
-    evolve,
 )
 
 S_co = TypeVar("S_co", bound="RunState", covariant=True)

@@ -35,17 +35,9 @@ from mainspring.ports.paging import find_log_end
 from mainspring.ports.store import Bodies, Events, KeyValues, Runs, Schedules, Store
 from mainspring.rules.definition import digest_of
 from mainspring.rules.lanes import schedules_to_touch
-from mainspring.rules.lifecycle import (
-    Command,
-    Discard,
-    Reopen,
-    RequestCancel,
-    decide,
-    evolve,
-    run_from_event,
-    runs_from_events,
-)
+from mainspring.rules.lifecycle import decide, evolve, run_from_event, runs_from_events
 from mainspring.rules.planning import OpenRuns
+from mainspring.rules.run_commands import Command, Discard, Reopen, RequestCancel
 from mainspring.rules.schedule_commands import changed_fields, create, delete, manual_run, pause, resume, update
 from mainspring.rules.schedule_draft import ScheduleDraft
 from mainspring.service.requests import NewRun, ScheduleRequest, request_of

@@ -16,7 +16,7 @@ from mainspring.model.schedule import ScheduleSpec
 from mainspring.model.trigger import EverySpec
 from mainspring.ports.clock import SystemClock
 from mainspring.ports.store import Agenda, Gates, Offer
-from mainspring.rules.lifecycle import Complete
+from mainspring.rules.run_commands import Complete
 from proof.scenario import Scenario
 from servers.for_tests import fresh_url
 

@@ -23,7 +23,8 @@ from mainspring.model.events import RunHandedBack, RunStarted
 from mainspring.model.run import Run, State
 from mainspring.ports.executor import Attempt, Handler, HeldRun
 from mainspring.ports.store import Events, Runs
-from mainspring.rules.lifecycle import Expire, decide
+from mainspring.rules.lifecycle import decide
+from mainspring.rules.run_commands import Expire
 from mainspring.testing.time_travel import Travel, travel
 from mainspring.testing.virtual_time import VirtualClock
 from tests.engine.support import START, beside

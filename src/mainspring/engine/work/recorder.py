@@ -30,8 +30,9 @@ from mainspring.model.run import ENDED, Run
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt, Execution, HeldRun
 from mainspring.rules.lanes import schedules_to_touch
-from mainspring.rules.lifecycle import Complete, Expire, Fail, complete
+from mainspring.rules.lifecycle import complete
 from mainspring.rules.retry import Randomness, retry_at
+from mainspring.rules.run_commands import Complete, Expire, Fail
 from mainspring.rules.typestate import Moved, Running, RunState
 
 #: After this many errors that are no outage of the store, the run fails instead, with the last error as its text.
