@@ -8,8 +8,10 @@ run, until `kill %1` or the page's end. `^C` stands for SIGINT, once the lines a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,11 +19,17 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from click.testing import CliRunner
+
+from mainspring.cli.main import mainspring
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BIN = Path(sys.executable).parent
 #: Commands that need a network or a place of their own: a test does not run them.
 NOT_RUN = ("pip install", "python -m venv", ". .venv", "git ", "make ", "cd ", "sudo ", "gunicorn ", "pytest")
+#: Commands that only look at a store or change it: they run in this process, which saves the start of another.
+IN_PROCESS = ("cron", "events", "ledger", "schedules", "workers", "--version")
 SECONDS = 60.0
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.S | re.M)
 
@@ -142,15 +150,26 @@ def _run(command: Command, folder: Path, env: dict[str, str], jobs: list[_Proces
             process.end(signal.SIGINT)
         process.wait_for(command.shown)
     else:
-        process = _Process(command.text, folder, env)
-        process.process.wait(timeout=SECONDS)
-        process.end(signal.SIGTERM)
+        code, lines = _finish(command.text, folder, env)
         if not command.shown:
-            assert process.process.returncode == 0, f"$ {command.text}\nprinted\n{process.lines}"
+            assert code == 0, f"$ {command.text}\nprinted\n{lines}"
             return
-        assert _pattern(command.shown).fullmatch("".join(f"{line}\n" for line in process.lines)), (
-            f"$ {command.text}\nthe page shows\n{command.shown}\nprinted\n{process.lines}"
+        assert _pattern(command.shown).fullmatch("".join(f"{line}\n" for line in lines)), (
+            f"$ {command.text}\nthe page shows\n{command.shown}\nprinted\n{lines}"
         )
+
+
+def _finish(command: str, folder: Path, env: dict[str, str]) -> tuple[int, list[str]]:
+    """Run a command to its end; return its exit code and the lines that it printed."""
+    words = shlex.split(command)
+    if words[0] == "mainspring" and words[1] in IN_PROCESS:
+        with contextlib.chdir(folder):
+            done = CliRunner().invoke(mainspring, words[1:], env=env)
+        return done.exit_code, done.output.splitlines()
+    process = _Process(command, folder, env)
+    process.process.wait(timeout=SECONDS)
+    process.end(signal.SIGTERM)
+    return process.process.returncode, process.lines
 
 
 def _in_order(shown: list[str], printed: list[str]) -> bool:
