@@ -84,6 +84,14 @@ async def test_no_payload_is_no_body_and_the_method_is_as_given(ms: Mainspring, 
     assert "Content-Type" not in call["headers"]
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_get_and_head_carry_no_payload(ms: Mainspring, there: AgentProcess, method: str) -> None:
+    run = await called(ms, there.url("/ok/none"), method=method, payload={"n": 1})
+    (call,) = there.calls(key=run.id)
+    assert (call["method"], call["body"]) == (method, "")
+    assert "Content-Type" not in call["headers"]
+
+
 async def test_a_trigger_may_bring_its_own_payload(ms: Mainspring, there: AgentProcess) -> None:
     await ms.schedule("x", Http(there.url("/ok/own")), payload={"n": 1}, every="1h")
     handle = await ms.trigger("x", payload={"n": 2})

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.model.errors import InvalidInput
-from mainspring.model.instant import instant_ms, isoformat, to_datetime
+from mainspring.model.errors import InvalidDuration, InvalidInput
+from mainspring.model.instant import duration_ms, instant_ms, isoformat, to_datetime
 
 OFFSETS = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 
@@ -31,3 +31,10 @@ def test_an_accepted_instant_is_a_datetime_in_utc_and_others_are_refused(value: 
 def test_an_instant_out_of_range_is_refused_with_the_range(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"^at: .* is out of range\. Give a time in the years 1 to 9999, in UTC$"):
         instant_ms(text, field="at")
+
+
+@pytest.mark.parametrize("text", ["90", " 1.5 "])
+def test_a_number_as_text_is_told_to_add_a_unit(text: str) -> None:
+    with pytest.raises(InvalidDuration) as told:
+        duration_ms(text, field="timeout")
+    assert str(told.value) == f'timeout: {text!r} has no unit. Add one: "{text.strip()}s" for seconds'

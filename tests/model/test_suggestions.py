@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.model.errors import suggest_nearest
+from mainspring.model.errors import MIN_SIMILARITY, suggest_nearest
 
 WORDS = st.text("abcdeXY-", min_size=1, max_size=12)
 
@@ -21,6 +21,8 @@ WORDS = st.text("abcdeXY-", min_size=1, max_size=12)
         ("nigthly", ["nightly", "weekly"], "Did you mean 'nightly'?"),
         ("NIGHTLY", ["Nightly"], "Did you mean 'Nightly'?"),
         ("zzz", ["nightly"], ""),
+        ("05-once", ["10-gone"], ""),
+        ("sort", ["cursor", "limit"], ""),
         ("", ["a"], ""),
         ("a", [], ""),
         ("x" * 65, ["x" * 64], ""),
@@ -34,7 +36,7 @@ def test_the_nearest_name_is_suggested(value: str, known: list[str], sentence: s
 @given(value=WORDS, known=st.lists(WORDS, max_size=20))
 def test_few_names_give_the_suggestion_of_difflib(value: str, known: list[str]) -> None:
     by_lower = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(value.lower(), by_lower, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(value.lower(), by_lower, n=1, cutoff=MIN_SIMILARITY)
     assert suggest_nearest(value, known) == (f"Did you mean {by_lower[found[0]]!r}?" if found else "")
 
 

@@ -120,9 +120,13 @@ def test_legal(pair: tuple[State | None, type[RunEvent]]) -> None:
 @pytest.mark.parametrize("pair", [p for p in itertools.product(STATES, EVENTS) if p not in TRANSITIONS], ids=said)
 def test_illegal(pair: tuple[State | None, type[RunEvent]]) -> None:
     state, kind = pair
-    with pytest.raises(IllegalTransition, match=kind.__name__) as told:
+    asked = {RunReopened: "retried", RunDiscarded: "discarded", RunCancelled: "cancelled", CancelRequested: "cancelled"}
+    with pytest.raises(IllegalTransition, match=asked.get(kind, kind.__name__)) as told:
         evolve(run_in(state), EXAMPLES[kind])
     assert str(state or "does not exist yet") in str(told.value)
+    if kind in asked:  # a user asked for it, and is told in plain words
+        assert kind.__name__ not in str(told.value)
+        return
     for legal, event in TRANSITIONS:  # what would be possible is named
         if legal is state:
             assert event.__name__ in str(told.value)

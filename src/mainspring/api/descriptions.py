@@ -60,7 +60,7 @@ FIELDS: dict[str, str] = {
     "maxDelayMs": "The longest delay, before jitter.",
     "jitter": "A random time of up to this share of the delay is added to it. 0: nothing is added.",
     # state of a schedule
-    "revision": "Number of the definition, which grows with each edit; the header ETag has it, too.",
+    "revision": "Number of the definition, which grows with each edit; the header ETag has it and the state.",
     "state": "State of the schedule.",
     "pauseReason": "Why the schedule is paused. Null: it is not.",
     "pausedUntil": "When a paused schedule resumes by itself. Null: it waits for a request.",

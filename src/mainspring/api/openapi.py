@@ -246,7 +246,7 @@ def _answer_headers(endpoint: Endpoint) -> dict[str, str]:
     if endpoint.status == 201:
         found["Location"] = "Path of the new schedule or execution"
     if endpoint.path.startswith("/api/schedules/{id}") and "executions" not in endpoint.path and endpoint.answer:
-        found["ETag"] = "Revision of the schedule"
+        found["ETag"] = "Revision of the schedule, and its state unless that is active"
     if endpoint.query is not None and "limit" in endpoint.query.__struct_fields__:
         found["Link"] = 'rel="next": the next page, if there is one'
     return found

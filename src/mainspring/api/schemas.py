@@ -331,6 +331,20 @@ class ScheduleView(Struct, kw_only=True, rename="camel"):
     drift: Annotated[DriftView, Meta(description="if a person's edit differs from the code")] | UnsetType = UNSET
 
 
+class AgentResponseView(Struct, rename="camel", omit_defaults=True):
+    """Answer of an agent: `bytes` were read of it; `truncated`: its end is not in `body`.
+
+    `json`: the decoded body, if the content type is JSON and the body is whole.
+    """
+
+    status: int
+    body: str = ""
+    content_type: str = ""
+    bytes: int = 0
+    truncated: bool = False
+    json: Any = UNSET
+
+
 class AttemptView(Struct, kw_only=True, rename="camel"):
     """One attempt of an execution, with its outcome; `status` "running" if it has none yet.
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from mainspring.api.schemas import (
+    AgentResponseView,
     AttemptView,
     DriftView,
     ExecutionView,
@@ -34,7 +35,7 @@ from mainspring.model.events import (
     RunStarted,
     RunSucceeded,
 )
-from mainspring.model.http import HTTP_TASK, HttpTarget
+from mainspring.model.http import HTTP_TASK, HttpResult, HttpTarget
 from mainspring.model.instant import Ms, isoformat
 from mainspring.model.policies import RetryPolicy, RunOptions, WindowSpec
 from mainspring.model.run import Run, State
@@ -197,23 +198,37 @@ def execution_view(run: Run) -> ExecutionView:
         completed_at=format_instant(run.ended_at),
         duration_ms=run.ms,
         error=run.error,
-        response=None if run.result is None else decode_result(run.result),
+        response=None if run.result is None else decode_result(run.result, run.task),
         progress=run.progress,
         cancel_requested=run.cancel,
         created_at=isoformat(run.created_at),
     )
 
 
-def decode_result(text: str) -> Any:
-    """Return a run's stored result for an answer: `text` itself if it is JSON, any other text as a JSON string."""
+def decode_result(text: str, task: str) -> Any:
+    """Return a stored result of a run of `task`: an agent's answer as its view, JSON as it is, other text as string."""
+    if task == HTTP_TASK:
+        with contextlib.suppress(msgspec.DecodeError):
+            return agent_response_view(msgspec.json.decode(text, type=HttpResult))
     with contextlib.suppress(msgspec.DecodeError):
         msgspec.json.decode(text)
         return msgspec.Raw(text.encode())
     return text
 
 
-def attempt_views(events: Iterable[Event]) -> list[AttemptView]:
-    """Return the views of a run's attempts, oldest first. `events` are the run's events in the order of the log."""
+def agent_response_view(result: HttpResult) -> AgentResponseView:
+    """Return the view of an agent's answer, with its decoded body if that is whole and JSON by its content type."""
+    view = AgentResponseView(result.status, result.body, result.content_type, result.bytes, result.truncated)
+    kind = result.content_type.partition(";")[0].strip().lower()
+    if not result.truncated and (kind == "application/json" or kind.endswith("+json")):
+        with contextlib.suppress(msgspec.DecodeError):
+            msgspec.json.decode(result.body)
+            view.json = msgspec.Raw(result.body.encode())
+    return view
+
+
+def attempt_views(events: Iterable[Event], task: str) -> list[AttemptView]:
+    """Return the views of the attempts of a run of `task`, oldest first. `events`: those of the run, as in the log."""
     found: list[AttemptView] = []
     for event in events:
         if isinstance(event, RunStarted):
@@ -226,16 +241,16 @@ def attempt_views(events: Iterable[Event]) -> list[AttemptView]:
                 )
             )
         elif found and found[-1].status == "running":
-            _end_attempt(found[-1], event)
+            _end_attempt(found[-1], event, task)
     return found
 
 
-def _end_attempt(attempt: AttemptView, event: Event) -> None:
+def _end_attempt(attempt: AttemptView, event: Event, task: str) -> None:
     """Set outcome and end in the view of a running attempt if `event` ends the attempt; else change nothing."""
     match event:
         case RunSucceeded():
             attempt.status, attempt.duration_ms = "success", event.ms
-            attempt.response = None if event.result is None else decode_result(event.result)
+            attempt.response = None if event.result is None else decode_result(event.result, task)
         case RunRetrying():
             attempt.status, attempt.duration_ms, attempt.error = "retrying", event.ms, event.error
             attempt.next_attempt_at = isoformat(event.next_attempt_at)
@@ -256,7 +271,7 @@ def _end_attempt(attempt: AttemptView, event: Event) -> None:
     attempt.ended_at = isoformat(event.at)
     if isinstance(event, RunRetrying | RunFailed):
         attempt.trace = event.trace
-        attempt.response = None if event.answer is None else decode_result(event.answer)
+        attempt.response = None if event.answer is None else decode_result(event.answer, task)
     if isinstance(event, RunSucceeded | RunRetrying | RunFailed | RunCancelled | RunSnoozed):
         attempt.overran_ms = event.overran_ms
 

@@ -25,7 +25,15 @@ from mainspring.executors.bounded_connector import BoundedConnector
 from mainspring.executors.coroutine import CoroutineExecutor
 from mainspring.executors.outcomes import record_begin
 from mainspring.model.errors import InvalidInput, StoreError
-from mainspring.model.http import MAX_CALL_CRASHES, AgentSettings, HttpResult, HttpTarget, check_url, host_and_port
+from mainspring.model.http import (
+    MAX_CALL_CRASHES,
+    METHODS_WITHOUT_BODY,
+    AgentSettings,
+    HttpResult,
+    HttpTarget,
+    check_url,
+    host_and_port,
+)
 from mainspring.model.ids import storable_text
 from mainspring.model.instant import Ms, isoformat
 from mainspring.model.outcome import Accepted, Failed, Outcome, Snoozed, Succeeded
@@ -183,7 +191,8 @@ class HttpClient:
         if secrets.headers is None:
             gone = "the header values of this schedule are gone: set them again"
             return Failed(gone, reason="agent", fingerprint="headers", retry=False)
-        body = b"" if attempt.body is None else attempt.body.encode()
+        payload = None if target.method in METHODS_WITHOUT_BODY else attempt.body
+        body = b"" if payload is None else payload.encode()
         now = self._clock.now()
         headers = _own_headers(attempt, secrets, body, began_at, now)
         token = self._add_callback(headers, attempt, target, secrets, now)

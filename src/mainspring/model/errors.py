@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Iterable
 
 #: Similarity from which a name is suggested: 1.0 for equal names, 0.0 for names without a common letter.
-MIN_SIMILARITY = 0.6
+MIN_SIMILARITY = 0.75
 #: Longest name that is compared with others for a suggestion.
 MAX_COMPARED_CHARS = 64
 #: Number of names with the most letters in common that are compared letter by letter.

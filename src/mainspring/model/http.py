@@ -22,6 +22,8 @@ MAX_CALL_CRASHES = 5
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 HTTP_METHODS: tuple[Method, ...] = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+#: A call by one of these carries no payload: servers and proxies ignore or refuse a body there.
+METHODS_WITHOUT_BODY = ("GET", "HEAD")
 
 MAX_URL_CHARS = 2_048
 MAX_AGENT_ID_CHARS = 255

@@ -27,6 +27,7 @@ MAX_INSTANT_MS: Ms = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION_FIX = 'Write for example "500ms", "30s", "10m", "1h30m", "2d", seconds as a number, or a timedelta'
 _NEGATIVE_FIX = "A duration must not be negative"
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 
 #: Text such as "10m" or "1h30m", a number of seconds, or a timedelta.
@@ -64,6 +65,8 @@ def _text_duration_ms(text: str, field: str) -> Ms:
     if found is None:
         if text.lstrip().startswith("-"):
             raise InvalidDuration(field, f"{text!r} is negative", _NEGATIVE_FIX)
+        if _NUMBER.fullmatch(text.strip()):
+            raise InvalidDuration(field, f"{text!r} has no unit", f'Add one: "{text.strip()}s" for seconds')
         raise InvalidDuration(field, f"{text!r} is not a duration", _DURATION_FIX)
     return found
 

@@ -35,6 +35,7 @@ from mainspring.model.events import (
 from mainspring.model.instant import Ms
 from mainspring.model.plural import plural
 from mainspring.model.run import ENDED, Run, State
+from mainspring.rules.refusals import describe_refusal
 from mainspring.rules.run_commands import (
     Command,
     Complete,
@@ -94,10 +95,7 @@ def next_state(run_id: str, state: State | None, event: type[RunEvent]) -> State
         return TRANSITIONS[state, event]
     except KeyError:
         legal = sorted(e.__name__ for (s, e) in TRANSITIONS if s is state)
-        raise IllegalTransition(
-            f"run {run_id} {f'is {state}' if state else 'does not exist yet'}: event {event.__name__} cannot follow "
-            + (f"(possible: {', '.join(legal)})" if legal else "(no event can)")
-        ) from None
+        raise IllegalTransition(describe_refusal(run_id, state, event.__name__, legal)) from None
 
 
 # ── commands ────────────────────────────────────────────────────────────────

@@ -19,7 +19,6 @@ from mainspring.model.errors import (
     StoreError,
     UnknownRun,
     UnknownSchedule,
-    suggest_nearest,
 )
 from mainspring.model.events import Event, RunEvent, SchedulePaused
 from mainspring.model.gate import Gate
@@ -43,6 +42,7 @@ from mainspring.rules.schedule_draft import ScheduleDraft
 from mainspring.service.requests import NewRun, ScheduleRequest, request_of
 from mainspring.service.rewinding import rewind_schedule
 from mainspring.service.schedule_names import check_new_names
+from mainspring.service.unknown_schedules import explain_unknown_schedule
 
 if TYPE_CHECKING:
     from mainspring.agents.vault import Vault
@@ -109,8 +109,7 @@ class Commands:
         first, second = (by_id, by_name) if is_id(key) else (by_name, by_id)
         found = await self._store.find(first) or await self._store.find(second)
         if not found:
-            names = [s.name for s in await self._store.find(Schedules(ns=ns, limit=1_000))]
-            raise UnknownSchedule(f"no schedule is called {key!r}. {suggest_nearest(key, names)}".strip())
+            raise UnknownSchedule(await explain_unknown_schedule(self._store, ns, key))
         return found[0]
 
     async def schedules(self, query: Schedules) -> list[Schedule]:

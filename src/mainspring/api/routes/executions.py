@@ -111,5 +111,5 @@ async def _detailed_view(api: Api, run: Run) -> ExecutionView:
     bodies = await api.host.call(lambda runtime: runtime.commands.bodies([run.body]))
     view = execution_view(run)
     view.payload = decode_payload(run.task, bodies.get(run.body or ""))
-    view.attempt_details = attempt_views(events)
+    view.attempt_details = attempt_views(events, run.task)
     return view

@@ -405,12 +405,16 @@ async def _delete(api: Api, schedule: Schedule, actor: str, *, exactly: bool) ->
 
 
 def _etag(schedule: Schedule) -> dict[str, str]:
-    """Return the header `ETag` for an answer about a schedule, made from its revision: {"ETag": '"r3"'}."""
-    return {"ETag": f'"r{schedule.revision}"'}
+    """Return the header `ETag` for an answer about a schedule, such as `"r3"` or `"r3-paused"`.
+
+    It is made from the revision and, unless the schedule is active, the state: neither changes when the schedule fires.
+    """
+    state = "" if schedule.state == "active" else f"-{schedule.state}"
+    return {"ETag": f'"r{schedule.revision}{state}"'}
 
 
 def _check_match(request: Request, schedule: Schedule) -> None:
-    """Raise Refused, with 412, if the request has an `If-Match` that does not name the schedule's revision."""
+    """Raise Refused, with 412, if the request has an `If-Match` that does not name the schedule's ETag."""
     given = request.headers.get("if-match")
     if given is None or given.strip() == "*":
         return
