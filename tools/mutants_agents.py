@@ -9,6 +9,7 @@ CALLS = "tests/agents/test_agent_calls.py::"
 BACK = "tests/agents/test_agent_callbacks.py::"
 DOOR = "tests/agents/test_http_agents.py::"
 PARTS = "tests/agents/test_agent_parts.py::"
+QUERY = "tests/agents/test_query_values.py::"
 S = "src/mainspring/"
 
 AGENT_MUTANTS = (
@@ -80,8 +81,8 @@ AGENT_MUTANTS = (
         "answers-not-redacted",
         "an agent's answer is stored with our secrets in it",
         S + "agents/response.py",
-        "                text = text.replace(part, REDACTED)\n",
-        "                text = text.replace(part, part)\n",
+        "        text = text.replace(part, _PLACE)\n",
+        "        text = text.replace(part, part)\n",
         (CALLS + "test_an_agent_that_repeats_our_secrets_is_not_believed",),
     ),
     Mutant(
@@ -127,10 +128,26 @@ AGENT_MUTANTS = (
     Mutant(
         "header-values-in-the-log",
         "header values are stored in the schedule's definition",
-        S + "service/commands.py",
-        "http=replace(options.http, headers_ref=ref)",
-        "http=replace(options.http, headers_ref=ref, agent_id=str(agent.headers))",
+        S + "service/agent_secrets.py",
+        "url=hide_query_values(url), headers_ref=ref,",
+        "url=hide_query_values(url), agent_id=str(headers), headers_ref=ref,",
         (DOOR + "test_a_secret_canary_is_nowhere_but_where_it_is_kept",),
+    ),
+    Mutant(
+        "query-values-in-the-log",
+        "the query of an agent's URL is stored in the schedule's definition",
+        S + "service/agent_secrets.py",
+        "url=hide_query_values(url), headers_ref=ref,",
+        "url=url, headers_ref=ref,",
+        (QUERY + "test_query_values_are_in_no_event_row_answer_or_page",),
+    ),
+    Mutant(
+        "query-values-go-to-another-host",
+        "a stored query value is sent to a new host",
+        S + "service/agent_secrets.py",
+        "and origin_of(url) != origin_of(old.url)",
+        "and origin_of(url) == ()",
+        (QUERY + "test_a_stored_query_value_is_not_sent_to_another_host",),
     ),
     Mutant(
         "waiting-call-sent-back",

@@ -52,6 +52,7 @@ class Agent:
         said = {
             "at": time.time(),
             "path": request.path,
+            "query": request.query_string,
             "method": request.method,
             "key": key,
             "count": self._calls[request.path, key],
@@ -108,7 +109,8 @@ class Agent:
     async def echo(self, request: web.Request) -> web.Response:
         """An agent that repeats what it was told, secrets too."""
         await self.note(request)
-        return web.json_response(dict(request.headers), status=int(request.query.get("status", "200")))
+        said = dict(request.headers) | ({"said": request.query["token"]} if "token" in request.query else {})
+        return web.json_response(said, status=int(request.query.get("status", "200")))
 
     async def accept(self, request: web.Request) -> web.Response:
         """202; then what the path says, at the callback URL."""

@@ -18,7 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.agents.fair_limiter import STALL_SECONDS, FairLimiter, WaitingPlaces
-from mainspring.agents.response import MAX_RETRY_AFTER_MS, decode_text, parse_retry_after, read_bounded, redact
+from mainspring.agents.response import (
+    MAX_RETRY_AFTER_MS,
+    REDACTED,
+    decode_text,
+    parse_retry_after,
+    read_bounded,
+    redact,
+)
 from mainspring.agents.signing import callback_token, decode_secret, new_secret, read_token, sign, sign_headers, verify
 from mainspring.agents.vault import Vault
 from mainspring.engine.run_logger import RunLogger
@@ -221,6 +228,12 @@ def test_a_value_under_the_name_of_a_secret_is_never_kept(name: str, value: str,
     text = before + json.dumps({f"token{name}": secret}) + " after"
     assert "canary" not in redact(text)
     assert redact(text).endswith("} after")
+
+
+def test_known_secrets_do_not_hide_each_other_and_do_not_multiply() -> None:
+    assert redact("key abcd-efgh, key abcd", ["abcd", "abcd-efgh"]) == "key [redacted], key [redacted]"
+    parts = [REDACTED[first:last] for first in range(7) for last in range(first + 4, 11)]
+    assert redact("acte" * 10, parts) == REDACTED * 10
 
 
 def test_how_long_an_agent_asks_us_to_wait() -> None:

@@ -1,4 +1,4 @@
-"""Vault: header values and signing secrets of HTTP agents, stored as key-value entries. Thread: engine loop."""
+"""Vault: header values, queries and signing secrets of HTTP agents, as key-value entries. Thread: engine loop."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ MAX_CACHED_ENTRIES = 10_000
 REFERENCE_KEY_ID = "references"
 
 
+#: The name of the query in an entry of header values. No header can have this name.
+_QUERY = "?"
 #: Id of the key-value entry with the key of callback tokens. No user sees it, so that only a service makes tokens.
 CALLBACK_KEY_ID = "callbacks"
 #: Earlier versions made tokens with the signing secret. They are accepted for attempts that began until this long after
@@ -49,22 +51,37 @@ class Signing(Struct, frozen=True, omit_defaults=True):
     shown: bool = False
 
 
+class StoredCall(Struct, frozen=True):
+    """What is stored apart from a schedule's definition: the header values of its calls, and the query of their URL.
+
+    `query` is without its question mark; "": the URL has none, or its query has no values.
+    """
+
+    headers: Mapping[str, str] = {}
+    query: str = ""
+
+    def __repr__(self) -> str:
+        return "StoredCall(…)"
+
+
 class CallSecrets(Struct, frozen=True):
     """Header values of a call (None if they are stored no longer), and the secrets that sign it, newest first.
 
-    `callback_key` makes the token for its callbacks; "": the agent cannot call back.
+    `callback_key` makes the token for its callbacks; "": the agent cannot call back. `query` is that of the URL; "": it
+    is not stored apart from the URL.
     """
 
     headers: Mapping[str, str] | None
     secrets: tuple[str, ...]
     callback_key: str = ""
+    query: str = ""
 
     def __repr__(self) -> str:
         return "CallSecrets(…)"
 
 
 class Vault:
-    """Reads and writes header values and signing secrets. Apart from the vault, only `mainspring copy` does.
+    """Reads and writes header values, queries and signing secrets. Apart from the vault, only `mainspring copy` does.
 
     `now` returns the present time.
     """
@@ -75,72 +92,77 @@ class Vault:
         self._key: bytes | None = None
         #: Key of callback tokens, and when the store got it.
         self._callback_key: tuple[str, Ms] | None = None
-        #: Reference → header values.
-        self._headers: dict[str, dict[str, str]] = {}
+        #: Reference → header values and query.
+        self._calls: dict[str, StoredCall] = {}
         #: Schedule id → when the store was read, and the secrets.
         self._signing: dict[str, tuple[Ms, Signing]] = {}
 
-    # ── header values ──────────────────────────────────────────────────────
+    # ── header values and queries ──────────────────────────────────────────
 
-    async def store_headers(self, owner: str, headers: Mapping[str, str]) -> str | None:
-        """Store the header values of a schedule and return a reference to them; None if `headers` is empty.
+    async def store_call(self, owner: str, call: StoredCall) -> str | None:
+        """Store header values and query of a schedule and return a reference to them; None if there are none.
 
-        `owner` is the schedule's name with its namespace. Equal header values of one owner have one reference.
+        `owner` is the schedule's name with its namespace. Equal values of one owner have one reference.
         """
-        if not headers:
+        values = {**call.headers, _QUERY: call.query} if call.query else dict(call.headers)
+        if not values:
             return None
         from mainspring.agents.signing import make_reference  # most programs store no headers
 
-        data = msgspec.json.encode(dict(sorted(headers.items())))
+        data = msgspec.json.encode(dict(sorted(values.items())))
         ref = make_reference(await self._reference_key(), owner.encode() + b"\0" + data)
         found = await self._store.find(KeyValues(kind=HEADERS_KIND, ids=(ref,)))
         if not found or found[0].expires_at is not None:
             await self._store.put([KeyValue(kind=HEADERS_KIND, id=ref, data=data.decode())], replace=True)
         return ref
 
-    async def headers(self, ref: str | None) -> dict[str, str] | None:
+    async def headers(self, ref: str | None) -> Mapping[str, str] | None:
         """Return the header values that `ref` refers to; None if they are stored no longer. `ref` None: no headers."""
+        found = await self.find_call(ref)
+        return None if found is None else found.headers
+
+    async def find_call(self, ref: str | None) -> StoredCall | None:
+        """Return header values and query that `ref` refers to; None if they are stored no longer. `ref` None: none."""
         if ref is None:
-            return {}
-        known = self._headers.get(ref)
+            return StoredCall()
+        known = self._calls.get(ref)
         if known is None:
             found = await self._store.find(KeyValues(kind=HEADERS_KIND, ids=(ref,)))
             if not found:
                 return None
-            known = self._headers[ref] = msgspec.json.decode(found[0].data, type=dict[str, str])
-            if len(self._headers) > MAX_CACHED_ENTRIES:
-                del self._headers[next(iter(self._headers))]
+            values = msgspec.json.decode(found[0].data, type=dict[str, str])
+            query = values.pop(_QUERY, "")
+            known = self._calls[ref] = StoredCall(values, query)
+            if len(self._calls) > MAX_CACHED_ENTRIES:
+                del self._calls[next(iter(self._calls))]
         return known
 
     def cached(self, ref: str | None, schedule_id: str) -> CallSecrets | None:
-        """Return the header values and signing secrets of a call from the cache; None if the store must be read.
+        """Return the secrets of a call from the cache; None if the store must be read.
 
-        `ref` is the reference that `store_headers` returned; None: the schedule has no headers. Secrets that were
-        cached more than `SECRET_CACHE_MS` ago must be read again. Thread: any.
+        `ref` is the reference that `store_call` returned; None: the schedule has no such values. Signing secrets that
+        were cached more than `SECRET_CACHE_MS` ago must be read again. Thread: any.
         """
-        headers = {} if ref is None else self._headers.get(ref)
+        call = StoredCall() if ref is None else self._calls.get(ref)
         read_at, signing = self._signing.get(schedule_id, (0, None))
         now = self._now()
-        if (
-            headers is None
-            or signing is None
-            or self._callback_key is None
-            or not now - SECRET_CACHE_MS <= read_at <= now
-        ):
+        if call is None or signing is None or self._callback_key is None or not now - SECRET_CACHE_MS <= read_at <= now:
             return None
-        return CallSecrets(headers, _in_force(signing, now), self._callback_key[0])
+        return CallSecrets(call.headers, _in_force(signing, now), self._callback_key[0], call.query)
 
     async def load(self, ref: str | None, schedule_id: str) -> CallSecrets:
-        """Return the header values and signing secrets of a call, from the store unless they are cached.
+        """Return the secrets of a call, from the store unless they are cached.
 
-        `ref` is the reference that `store_headers` returned; None: the schedule has no headers. If the schedule has no
+        `ref` is the reference that `store_call` returned; None: the schedule has no such values. If the schedule has no
         secret, one is made and stored.
         """
         key, _ = await self.callback_key()
-        return CallSecrets(await self.headers(ref), await self.secrets(schedule_id), key)
+        call = await self.find_call(ref)
+        headers, query = (None, "") if call is None else (call.headers, call.query)
+        return CallSecrets(headers, await self.secrets(schedule_id), key, query)
 
     async def retire(self, *, ref: str | None = None, schedule_id: str | None = None) -> None:
-        """Have the header values of `ref` and the signing secrets of `schedule_id` expire after `RETIRED_TTL_MS`.
+        """Have the values of `ref` and the signing secrets of `schedule_id` expire after `RETIRED_TTL_MS`.
 
         Called when no schedule uses them any more; runs that wait may still need them. An argument None is ignored.
         """

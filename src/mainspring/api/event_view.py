@@ -11,6 +11,7 @@ from mainspring.app.run_view import decode_json
 from mainspring.model.event_codec import encode_data
 from mainspring.model.events import Event, FiresElided
 from mainspring.model.instant import isoformat
+from mainspring.model.masked_events import mask_event
 
 #: Names under which the data of events hold instants, at any depth.
 _INSTANTS = frozenset(
@@ -40,7 +41,7 @@ def event_view(event: Event) -> dict[str, Any]:
 
     Instants are RFC 3339 text. The result of a run is the value that its handler returned.
     """
-    own = encode_data(event)
+    own = encode_data(mask_event(event))
     data = {} if own is None else msgspec.json.decode(own)
     view = _convert(data, _INSTANTS | (_INSTANTS_OF_SPAN if isinstance(event, FiresElided) else frozenset()))
     for name in ("result", "answer"):

@@ -17,7 +17,6 @@ from mainspring.api.parsing import escape_pointer
 from mainspring.api.policy_input import amend_retry, or_default, parse_duration, parse_window
 from mainspring.api.problems import Fault, invalid_field, invalid_request
 from mainspring.api.schemas import ScheduleUpdate
-from mainspring.api.views import MASK
 from mainspring.app.internals import host_of, registry_of
 from mainspring.model.change import Body
 from mainspring.model.errors import InvalidInput, PayloadTooLarge
@@ -30,11 +29,12 @@ from mainspring.model.http import (
     check_headers,
     check_method,
     check_url,
-    host_and_port,
+    origin_of,
 )
 from mainspring.model.ids import body_id, check_name, check_schedule_name
 from mainspring.model.instant import duration_ms, format_duration, instant_ms, load_zone, to_datetime
 from mainspring.model.policies import RetryPolicy
+from mainspring.model.query_values import MASK
 from mainspring.model.schedule import Schedule, ScheduleSpec
 from mainspring.model.trigger import CronSpec, EverySpec, TriggerSpec
 from mainspring.rules.definition import PolicyOptions, SpecTarget, amend, build_spec, check_policy, digest_of
@@ -307,9 +307,9 @@ def _parse_agent(given: ScheduleUpdate, before: HttpTarget | None, collector: Fa
     target = before or HttpTarget("")
     moved = False
     with collector.collecting():
-        url = check_url(or_default(given.agent_url, target.url), field="agentUrl")
-        moved = before is not None and _origin(url) != _origin(before.url)
-        target = replace(target, url=url)
+        if given.agent_url is not UNSET:  # `***` in its query stands for a stored value, until the definition is stored
+            target = replace(target, url=check_url(given.agent_url, field="agentUrl"), query_kept=False)
+        moved = before is not None and origin_of(target.url) != origin_of(before.url)
     with collector.collecting():
         target = replace(target, method=check_method(or_default(given.http_method, target.method), field="httpMethod"))
     with collector.collecting():
@@ -473,11 +473,6 @@ def exact_payload(data: bytes) -> bytes | None:
 
 class _WithPayload(Struct):
     payload: msgspec.Raw | msgspec.UnsetType = UNSET
-
-
-def _origin(url: str) -> tuple[str, str, int]:
-    """Return (scheme, host, port) of a URL. Stored header values are kept only while an edit leaves all three alone."""
-    return url.partition(":")[0].lower(), *host_and_port(url)
 
 
 def _parse_instant(value: Any, field: str) -> datetime | None:

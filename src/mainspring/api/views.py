@@ -38,14 +38,12 @@ from mainspring.model.events import (
 from mainspring.model.http import HTTP_TASK, HttpResult, HttpTarget
 from mainspring.model.instant import Ms, isoformat
 from mainspring.model.policies import RetryPolicy, RunOptions, WindowSpec
+from mainspring.model.query_values import MASK, hide_query_values
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
 from mainspring.rules.drift import Drift
 from mainspring.rules.next_run import find_next_run
-
-#: Shown in place of a header's value.
-MASK = "***"
 
 _STATUS_BY_STATE: dict[State, Status] = {
     State.BLOCKED: "pending",
@@ -132,7 +130,8 @@ def _add_target(view: ScheduleView, task: str, target: HttpTarget | None) -> Non
     if target is None:
         view.task = task
     else:
-        view.agent_id, view.agent_url, view.http_method = target.agent_id, target.url, target.method
+        view.agent_url = hide_query_values(target.url)
+        view.agent_id, view.http_method = target.agent_id, target.method
         view.headers = dict.fromkeys(target.header_names, MASK)
 
 

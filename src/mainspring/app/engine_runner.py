@@ -226,12 +226,12 @@ class EngineRunner:
     async def declare(self, runtime: Runtime, *, write: bool = True) -> None:
         """Store the schedules that the code declares, and announce its tasks and schedules to other instances.
 
-        With `write` False, store only the header values of the schedules' HTTP agents. A schedule that a live instance
+        With `write` False, store only the secrets of the schedules' HTTP agents. A schedule that a live instance
         of a newer version of the program declares differently stays as it is. Names that another program holds are left
         alone (`Declarations`).
         """
         requests = {
-            name: await runtime.commands.with_stored_headers(request)
+            name: await runtime.commands.with_stored_secrets(request)
             for name, request in self._registry.declared_requests().items()
         }
         tasks = self._registry.origins

@@ -52,8 +52,9 @@ class ScheduleEdit(Struct, frozen=True, kw_only=True):
         for _ in range(MAX_WRITE_ATTEMPTS):
             schedule = await host.call(lambda runtime: runtime.commands.schedule(namespace, key))
             request = self.amend(schedule, registry, host, default_tz)
-            if request.agent is not None:
-                request = await host.call(lambda runtime, wanted=request: runtime.commands.with_stored_headers(wanted))  # type: ignore[misc]  # mypy cannot infer the default
+            request = await host.call(
+                lambda runtime, wanted=request, old=schedule: runtime.commands.with_stored_secrets(wanted, old)  # type: ignore[misc]  # mypy cannot infer the defaults
+            )
             if msgspec.to_builtins(request.spec) == msgspec.to_builtins(schedule.spec):
                 return schedule
             with contextlib.suppress(RevisionConflict):

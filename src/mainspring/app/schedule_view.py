@@ -14,6 +14,7 @@ from mainspring.app.run_view import Run, decode_body, priority_name
 from mainspring.model.http import HTTP_TASK
 from mainspring.model.instant import Ms, format_duration, load_zone, to_datetime
 from mainspring.model.policies import Missed, Overlap, PriorityName, RetryPolicy, RunOptions, WindowSpec
+from mainspring.model.query_values import hide_query_values
 from mainspring.model.schedule import Schedule as ScheduleRow
 from mainspring.model.schedule import ScheduleState
 from mainspring.model.trigger import AtSpec, CronSpec, EverySpec, TriggerSpec
@@ -148,7 +149,7 @@ def view_schedule(row: ScheduleRow, body: str | None, last_run: Run | None) -> S
         name=row.name,
         namespace=row.ns,
         task=spec.task,
-        url=None if options.http is None or spec.task != HTTP_TASK else options.http.url,
+        url=None if options.http is None or spec.task != HTTP_TASK else hide_query_values(options.http.url),
         trigger=describe_trigger(trigger),
         cron=trigger.expr if isinstance(trigger, CronSpec) else None,
         every=format_duration(trigger.interval) if isinstance(trigger, EverySpec) else None,

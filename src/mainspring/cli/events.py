@@ -122,7 +122,9 @@ def _as_dict(event: Event) -> dict[str, Any]:
     """Return an event as JSON types: its type, the fields that every event has, and under `data` its other fields."""
     import msgspec
 
-    values: dict[str, Any] = msgspec.to_builtins(event)
+    from mainspring.model.masked_events import mask_event
+
+    values: dict[str, Any] = msgspec.to_builtins(mask_event(event))
     columns = {name: values[name] for name in EVENT_BASE_FIELDS if name in values and name != "at"}
     data = {name: value for name, value in values.items() if name not in EVENT_BASE_FIELDS}
     return {"type": type(event).__name__, "at": isoformat(event.at), **columns, "data": data}

@@ -37,6 +37,7 @@ from mainspring.model.http import (
 from mainspring.model.ids import storable_text
 from mainspring.model.instant import Ms, isoformat
 from mainspring.model.outcome import Accepted, Failed, Outcome, Snoozed, Succeeded
+from mainspring.model.query_values import query_of, secret_values, with_query
 from mainspring.model.run import Run
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt, Done, Handler, HeldRun
@@ -142,7 +143,7 @@ class HttpClient:
         target = None if run.options is None else run.options.http
         if target is None:
             return Failed("this run names no agent", reason="agent", fingerprint="agent", retry=False)
-        host = _host_of(target.url)
+        host = _host_of(target.url.partition("?")[0] if target.query_kept else target.url)
         if host is None:
             return _uncallable(target)
         limiter = self._calls_of_host.get(host)
@@ -188,15 +189,19 @@ class HttpClient:
             secrets = await self._look_up_secrets(attempt.run)
         except StoreError as error:
             return Failed(f"the agent's headers could not be read: {error}", fingerprint="store")
-        if secrets.headers is None:
-            gone = "the header values of this schedule are gone: set them again"
+        if secrets.headers is None or (target.query_kept and not secrets.query):
+            what = "query values" if target.query_kept else "header values"
+            gone = f"the {what} of this schedule are gone: set them again"
             return Failed(gone, reason="agent", fingerprint="headers", retry=False)
+        if target.query_kept:
+            target = replace(target, url=with_query(target.url, secrets.query))
         payload = None if target.method in METHODS_WITHOUT_BODY else attempt.body
         body = b"" if payload is None else payload.encode()
         now = self._clock.now()
         headers = _own_headers(attempt, secrets, body, began_at, now)
         token = self._add_callback(headers, attempt, target, secrets, now)
-        redacted = (*secrets.headers.values(), *secrets.secrets, *([token] if token else ()))
+        shared = secret_values(query_of(target.url))
+        redacted = (*secrets.headers.values(), *shared, *secrets.secrets, *([token] if token else ()))
         self.calls += 1
         _HOST.set(host)
         try:

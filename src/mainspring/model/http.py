@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from mainspring.model.errors import InvalidInput, suggest_nearest
 from mainspring.model.instant import Duration, Ms, duration_ms
+from mainspring.model.query_values import hide_query_values
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -71,8 +72,8 @@ _URL_FIX = "Write for example https://example.com/run"
 class HttpTarget(Struct, frozen=True, omit_defaults=True):
     """The HTTP request that a run makes, as it is stored in the run's options.
 
-    Header values are secrets, so they are not stored here: `headers_ref` is the id of the key-value entry that holds
-    them, and `header_names` are the names to show. `agent_id` is a label for people.
+    Header values and the query of the URL may be secrets, so they are not stored here: `headers_ref` is the id of the
+    key-value entry that holds them, and `header_names` are the names to show. `agent_id` is a label for people.
     """
 
     url: str
@@ -84,6 +85,9 @@ class HttpTarget(Struct, frozen=True, omit_defaults=True):
     silence: Ms = 60_000
     #: The time that an agent that answered 202 has for its whole work, added to the call's own time-out.
     within: Ms = 3_600_000
+    #: True: `url` has `***` in place of the values of its query, which is in the key-value entry. False: `url` is what
+    #: is called, as a caller passed it or an earlier version stored it.
+    query_kept: bool = False
 
 
 class HttpAgent(Struct, frozen=True, repr_omit_defaults=True):
@@ -96,8 +100,9 @@ class HttpAgent(Struct, frozen=True, repr_omit_defaults=True):
     headers: Mapping[str, str] | None = None
 
     def __repr__(self) -> str:
-        """Return the target and the names of the headers, never their values."""
-        return f"Http({self.target.url!r}, method={self.target.method!r}, headers={list(self.target.header_names)})"
+        """Return the target and the names of headers and query, never their values."""
+        url = hide_query_values(self.target.url)
+        return f"Http({url!r}, method={self.target.method!r}, headers={list(self.target.header_names)})"
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True):
@@ -287,6 +292,11 @@ def _check_header_value(value: str, where: str) -> None:
         raise InvalidInput(
             where, "holds letters that no header can carry", "Encode it, for example as base64"
         ) from None
+
+
+def origin_of(url: str) -> tuple[str, str, int]:
+    """Return (scheme, host, port) of a URL. Stored secrets of a schedule are never sent to another origin."""
+    return url.partition(":")[0].lower(), *host_and_port(url)
 
 
 def host_and_port(url: str) -> tuple[str, int]:

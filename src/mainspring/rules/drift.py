@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from mainspring.model.instant import Ms, isoformat
+from mainspring.model.masked_events import mask_spec
 from mainspring.model.schedule import ScheduleSpec
 from mainspring.rules.remedies import schedule_command
 from mainspring.rules.triggers import compile_trigger
@@ -46,6 +47,7 @@ class Drift(Struct, frozen=True):
 
 def compare_definitions(code: ScheduleSpec, stored: ScheduleSpec) -> tuple[str, str] | None:
     """Return the fields in which two definitions differ, as words for each of them; None if they are equal."""
+    code, stored = mask_spec(code), mask_spec(stored)
     fields = [name for name in code.__struct_fields__ if getattr(code, name) != getattr(stored, name)]
     if not fields:
         return None

@@ -26,19 +26,20 @@ from mainspring.model.http import HTTP_TASK
 from mainspring.model.ids import IdFactory, is_id, storable_text
 from mainspring.model.instant import Ms
 from mainspring.model.keyvalue import KeyValue
+from mainspring.model.masked_events import mask_event
 from mainspring.model.policies import OnConflict
 from mainspring.model.run import OPEN, Run, State
 from mainspring.model.schedule import Schedule
 from mainspring.ports.log_cursor import LogCursor, open_cursor
 from mainspring.ports.paging import find_log_end
 from mainspring.ports.store import Bodies, Events, KeyValues, Runs, Schedules, Store
-from mainspring.rules.definition import digest_of
 from mainspring.rules.lanes import schedules_to_touch
 from mainspring.rules.lifecycle import decide, evolve, run_from_event, runs_from_events
 from mainspring.rules.planning import OpenRuns
 from mainspring.rules.run_commands import Command, Discard, Reopen, RequestCancel
 from mainspring.rules.schedule_commands import changed_fields, create, delete, manual_run, pause, resume, update
 from mainspring.rules.schedule_draft import ScheduleDraft
+from mainspring.service.agent_secrets import agent_of, holds_query_values, store_agent_secrets
 from mainspring.service.requests import NewRun, ScheduleRequest, request_of
 from mainspring.service.rewinding import rewind_schedule
 from mainspring.service.schedule_names import check_new_names
@@ -131,8 +132,8 @@ class Commands:
         return await self._store.find(query)
 
     async def events(self, query: Events) -> list[Event]:
-        """Return the events that `query` selects, oldest first, at most `query.limit` of them."""
-        return await self._store.find(query)
+        """Return the events that `query` selects, oldest first, at most `query.limit` of them, without secrets."""
+        return [mask_event(event) for event in await self._store.find(query)]
 
     async def open_cursor(self, place: str | None) -> LogCursor:
         """Return a cursor that reads the event log after the position `place`; None: only events from now on."""
@@ -170,15 +171,14 @@ class Commands:
         waiting = sum(run.state is not State.RUNNING for run in runs)
         return OpenRuns(len(runs), waiting, runs[0].id if runs else None)
 
-    async def with_stored_headers(self, want: ScheduleRequest) -> ScheduleRequest:
-        """Store the header values in `want.agent`, if any. Return `want` with a reference to them in its definition."""
-        agent, options = want.agent, want.spec.options
-        if agent is None or agent.headers is None or options is None or options.http is None:
+    async def with_stored_secrets(self, want: ScheduleRequest, before: Schedule | None = None) -> ScheduleRequest:
+        """Store the secrets of the HTTP agent in `want`, if any, and return `want` with a reference to them.
+
+        `before` is the schedule that `want` replaces; None for a new one. Raises: InvalidInput (`store_agent_secrets`).
+        """
+        if agent_of(want.spec) is None:
             return want
-        ref = await self._vault().store_headers(f"{want.ns}/{want.name}", agent.headers)
-        spec = replace(want.spec, options=replace(options, http=replace(options.http, headers_ref=ref)))
-        digest = digest_of(spec) if want.digest == digest_of(want.spec) else want.digest
-        return replace(want, spec=spec, digest=digest, agent=None)
+        return await store_agent_secrets(self._vault(), want, None if before is None else before.spec)
 
     async def create(
         self, want: ScheduleRequest, on_conflict: OnConflict = "error", *, fresh: bool = False
@@ -189,7 +189,7 @@ class Commands:
         With `fresh`, an existing name is always an error. Raises: ScheduleConflict; InvalidInput for the name.
         """
         await check_new_names(self._store, (want,))
-        want = await self.with_stored_headers(want)
+        want = await self.with_stored_secrets(want)
         for _ in range(MAX_WRITE_ATTEMPTS):
             found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
             if found and fresh:
@@ -207,7 +207,10 @@ class Commands:
 
     async def _resolve_conflict(self, existing: Schedule, want: ScheduleRequest, on_conflict: OnConflict) -> Schedule:
         """Return the existing schedule; if the definitions differ, keep it, replace it, or raise ScheduleConflict."""
-        is_equal = existing.spec == want.spec or (existing.digest == want.digest and existing.revision == 1)
+        spec = existing.spec
+        if holds_query_values(spec):  # an earlier version stored it; compare it in the form that is stored now
+            spec = (await self.with_stored_secrets(replace(want, spec=spec), existing)).spec
+        is_equal = spec == want.spec or (existing.digest == want.digest and existing.revision == 1)
         if is_equal or on_conflict == "keep":
             return existing
         if on_conflict == "replace":
@@ -225,7 +228,7 @@ class Commands:
         Names that exist are then handled as by `create`. If that raises ScheduleConflict, the created ones stay.
         """
         await check_new_names(self._store, wants)
-        wants = [want if want.agent is None else await self.with_stored_headers(want) for want in wants]
+        wants = [await self.with_stored_secrets(want) for want in wants]
         now = self._time.now()
         changes = [self._change(self._new_schedule(want, now), want.bodies, want.gates) for want in wants]
         results = await self._apply_many(changes)
@@ -256,7 +259,7 @@ class Commands:
 
         An edit made since `schedule` was read is overwritten; with `exactly`, raise RevisionConflict instead.
         """
-        want = await self.with_stored_headers(want)
+        want = await self.with_stored_secrets(want, schedule)
 
         def decide_on(row: Schedule, open_runs: OpenRuns, now: Ms) -> ScheduleDraft:
             if exactly and row.revision != schedule.revision:
@@ -471,8 +474,8 @@ class Commands:
 
 
 def _headers_ref(schedule: Schedule) -> str | None:
-    options = schedule.spec.options
-    return None if options is None or options.http is None else options.http.headers_ref
+    target = agent_of(schedule.spec)
+    return None if target is None else target.headers_ref
 
 
 def stored_run(run: Run, result: Result) -> tuple[Run, bool]:
