@@ -87,6 +87,8 @@ def exists(name: str) -> bool:
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = set(_FILE.findall(read_prose(page)))
     shown_to_users = {"mainspring.toml", "mainspring.yaml", "shop/jobs.py"}
+    own = re.findall(r"^# (\S+\.\w+)$", page.read_text(encoding="utf-8"), re.M)
+    shown_to_users |= {name for path in own for name in (path, Path(path).name)}
     if page == LAYOUT_DECISION:
         shown_to_users |= {"stores/", "brokers/", "fast/"}
     assert [name for name in sorted(named - shown_to_users) if not exists(name)] == []
