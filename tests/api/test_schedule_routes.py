@@ -91,27 +91,6 @@ async def test_every_trigger_and_policy_goes_in_and_out(
     }
 
 
-async def test_a_window_without_a_zone_is_in_the_schedules_zone(api: httpx.AsyncClient) -> None:
-    window = {"segments": ["08:00-18:00"]}
-    made = await created(api, name="w", timezone="Europe/Berlin", window=window)
-    assert made["window"]["timezone"] == "Europe/Berlin"
-    # What is sent again without the zone changes nothing.
-    assert (await put(api, made["id"], {"window": window})).json()["revision"] == 1
-    moved = (await put(api, made["id"], {"timezone": "Asia/Tokyo"})).json()
-    assert moved["window"]["timezone"] == "Asia/Tokyo"
-    # A window that names its zone keeps it, also when the same request moves the schedule.
-    moved["timezone"] = "Europe/Berlin"
-    assert (await put(api, made["id"], moved)).json()["window"]["timezone"] == "Asia/Tokyo"
-    moved = (await put(api, made["id"], {"window": window, "timezone": "Asia/Seoul"})).json()
-    assert moved["window"]["timezone"] == "Asia/Seoul"
-
-
-async def test_the_next_run_lies_inside_the_window(api: httpx.AsyncClient) -> None:
-    window = {"segments": ["18:00-18:30"]}
-    made = await created(api, name="w", cronExpression="* * * * *", window=window)
-    assert "18:00" <= made["nextRun"][11:16] < "18:30"
-
-
 async def test_a_delay_is_one_fire_from_now(api: httpx.AsyncClient) -> None:
     body = {"name": "n", "agentUrl": GOOD["agentUrl"], "delayMs": "10m"}
     made = (await api.post("/api/schedules", json=body)).json()
@@ -237,11 +216,11 @@ async def test_a_disabled_schedule_is_created_paused_in_one_commit(api: httpx.As
 
 
 async def test_a_finished_schedule_continues_when_it_is_edited(api: httpx.AsyncClient) -> None:
-    body = {"name": "n", "agentUrl": GOOD["agentUrl"], "at": "2020-01-01T00:00:00Z"}
+    body = {"name": "n", "agentUrl": GOOD["agentUrl"], "at": "2098-01-01T00:00:00Z", "maxRuns": 0}
     made = (await api.post("/api/schedules", json=body)).json()
-    assert (made["state"], made["enabled"], made["finishReason"]) == ("finished", False, "exhausted")
+    assert (made["state"], made["enabled"], made["finishReason"]) == ("finished", False, "max_runs")
     assert (await put(api, made["id"], {"enabled": True})).status_code == 409
-    assert (await put(api, made["id"], {"at": "2099-01-01T00:00:00Z"})).json()["enabled"] is True
+    assert (await put(api, made["id"], {"at": "2099-01-01T00:00:00Z", "maxRuns": 1})).json()["enabled"] is True
 
 
 async def test_pages_are_linked_and_hold_every_row(api: httpx.AsyncClient) -> None:

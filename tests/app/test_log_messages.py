@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring import InvalidInput, Mainspring, Retry
+from mainspring import InvalidInput, Mainspring, Retry, Window
 from mainspring.testing import travel
 
 
@@ -68,9 +68,25 @@ async def test_a_schedule_that_will_never_fire_is_said(caplog: pytest.LogCapture
         await ms.schedule("past", work, at=datetime(2020, 1, 1, tzinfo=UTC))
         await ms.schedule("february", work, cron="0 0 30 2 *")
         await ms.schedule("none", work, every="1h", max_runs=0)
-    assert "schedule 'past' will never fire" in caplog.text
-    assert "schedule 'february' will never fire" in caplog.text
+    assert "schedule 'past': L001: never fires again" in caplog.text
+    assert "schedule 'february': L001: never fires: February has no day 30" in caplog.text
     assert "'none'" not in caplog.text
+
+
+async def test_a_declared_schedule_whose_window_shuts_out_its_fires_is_said_once(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        ms = Mainspring(f"sqlite:///{tmp_path / 'shop.db'}", tz="Europe/Berlin")
+
+        @ms.cron("0 9 * * *", window=Window("10:00-18:00"))
+        async def morning() -> None: ...
+
+        async with travel(ms, "2026-01-01T00:00Z"):
+            pass
+    said = [r.getMessage() for r in caplog.records if "L010" in r.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("schedule 'morning': L010: the window (in Europe/Berlin) shuts out all fires")
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from mainspring.rules.run_commands import Command, Discard, Reopen, RequestCance
 from mainspring.rules.schedule_commands import changed_fields, create, delete, manual_run, pause, resume, update
 from mainspring.rules.schedule_draft import ScheduleDraft
 from mainspring.service.agent_secrets import agent_of, holds_query_values, store_agent_secrets
+from mainspring.service.definition_warnings import warn_of_mistakes
 from mainspring.service.requests import NewRun, ScheduleRequest, request_of
 from mainspring.service.rewinding import rewind_schedule
 from mainspring.service.schedule_names import check_new_names
@@ -200,8 +201,7 @@ class Commands:
                 return await self._resolve_conflict(found[0], want, on_conflict)
             draft = self._new_schedule(want, self._time.now())
             if (await self._write(draft, want.bodies, want.gates)).ok:
-                if draft.schedule.state == "finished" and draft.schedule.reason != "max_runs":
-                    log.warning("schedule %r will never fire: no fire of it lies in the future", want.name)
+                warn_of_mistakes(want, draft.schedule.anchor)
                 return await self._stored(draft.schedule)
         raise StoreError(f"schedule {want.name!r} kept changing while it was created")
 

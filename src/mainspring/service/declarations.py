@@ -31,6 +31,7 @@ from mainspring.rules.drift import Drift
 from mainspring.rules.origins import Conflict, Holder, Name, describe_conflicts, find_conflicts
 from mainspring.rules.redeploy import LiveDeclaration, Verdict, judge_declaration, version_key
 from mainspring.service.commands import Commands
+from mainspring.service.definition_warnings import warn_of_mistakes
 from mainspring.service.requests import ScheduleRequest
 
 log = logging.getLogger("mainspring.engine")
@@ -264,6 +265,7 @@ class Declarations(Loop):
         if verdict == "resume" or (verdict == "drift" and _is_undeclared(existing)):
             await commands.resume(existing, reason="declared again")
         elif verdict == "update":
+            warn_of_mistakes(want, self._time.now())
             row = await commands.replace(existing, want)
             if _is_undeclared(row):
                 await commands.resume(row, reason="declared again")

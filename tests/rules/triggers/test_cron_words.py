@@ -10,6 +10,13 @@ from mainspring.rules.triggers import Cron
 
 DESCRIBED = [
     ("*/5 * * * *", "Every 5 minutes"),
+    ("*/7 * * * *", "Every 7 minutes, starting again each hour"),
+    ("*/90 * * * *", "Every hour"),
+    ("0 */5 * * *", "Every 5 hours, starting again each day"),
+    ("*/7 */5 * * *", "Every 7 minutes, every 5 hours, starting again each hour and day"),
+    ("0 0 */2 * *", "At 00:00, every 2 days, starting again each month"),
+    ("0 0 1 */5 *", "At 00:00, on day 1 of the month, every 5 months, starting again each year"),
+    ("0 0 1 */3 *", "At 00:00, on day 1 of the month, every 3 months"),
     ("0 9 * * 1-5", "At 09:00, Monday through Friday"),
     ("0 9 1 * 1", "At 09:00, on day 1 of the month, or on Monday"),
     ("0 17 * * *", "At 17:00"),

@@ -29,6 +29,7 @@ from mainspring.api.schedule_input import (
     parse_schedule,
     task_body,
 )
+from mainspring.api.schedule_lint import describe_mistakes, has_just_passed, refuse_never
 from mainspring.api.schemas import (
     DriftView,
     EmptyBody,
@@ -74,9 +75,12 @@ async def create_schedule(request: Request) -> Response:
         draft = parse_schedule(api.ms, wanted.name, wanted, payload, http_retry=api.http_retry, faults=faults)
         want = replace(draft.with_headers({}), paused=DISABLED if wanted.enabled is False else None, by=actor)
         check_min_interval(api, want.spec)
+        refuse_never(want.spec, now := api.host.now())
+        if has_just_passed(want.spec, now):
+            want = replace(want, delay=0)
         warnings = await _check_address(api, want)
         schedule = await api.host.call(lambda runtime: runtime.commands.acting_as(actor).create(want, fresh=True))
-        view = (await _views(api, [schedule]))[0]
+        view = await _view(api, schedule)
         view.warnings = [*(view.warnings or []), *warnings] or UNSET
         if schedule.spec.task == HTTP_TASK:
             view.signing_secret = await api.ms.signing_secret(schedule.id)
@@ -107,7 +111,7 @@ async def get_schedule(request: Request) -> Response:
     api = api_of(request)
     parse_query(request, NoQuery)
     schedule = await find_schedule(api, request.path_params["id"])
-    return json_response((await _views(api, [schedule]))[0], headers=_etag(schedule))
+    return json_response(await _view(api, schedule), headers=_etag(schedule))
 
 
 async def update_schedule(request: Request) -> Response:
@@ -130,14 +134,14 @@ async def update_schedule(request: Request) -> Response:
             if faults:  # a request that could never be right is not told about the schedule
                 raise invalid_request(faults) from None
             raise
-        view = (await _views(api, [schedule]))[0]
+        view = await _view(api, schedule)
         left = await _without_shown_once(api, schedule, given)
         found = [*faults, *find_read_only_faults(left, view, READ_ONLY)]
         try:
             schedule, warnings = await _apply(api, schedule, view, edit, found)
         except RevisionConflict:
             continue  # edited by another caller meanwhile: repeat everything, and If-Match can refuse it
-        view = (await _views(api, [schedule]))[0]
+        view = await _view(api, schedule)
         view.warnings = [*(view.warnings or []), *warnings] or UNSET
         return json_response(view, headers=_etag(schedule))
     raise StoreError("the schedule kept changing while it was edited")
@@ -197,7 +201,7 @@ async def pause_schedule(request: Request) -> Response:
         row = await api.host.call(
             lambda runtime: runtime.commands.acting_as(actor).pause(schedule, reason=reason, until=until)
         )
-        return json_response((await _views(api, [row]))[0], headers=_etag(row))
+        return json_response(await _view(api, row), headers=_etag(row))
 
     return await run_action(request, PauseBody, action)
 
@@ -209,7 +213,7 @@ async def resume_schedule(request: Request) -> Response:
         schedule = await find_schedule(api, request.path_params["id"])
         actor = actor_of(request)
         row = await api.host.call(lambda runtime: runtime.commands.acting_as(actor).resume(schedule))
-        return json_response((await _views(api, [row]))[0], headers=_etag(row))
+        return json_response(await _view(api, row), headers=_etag(row))
 
     return await run_action(request, EmptyBody, action)
 
@@ -226,7 +230,7 @@ async def use_code(request: Request) -> Response:
             raise Refused(409, "conflict", "No program declares the schedule, so there is no definition in code")
         actor = actor_of(request)
         row = await api.host.call(lambda runtime: runtime.commands.acting_as(actor).use_code(schedule))
-        return json_response((await _views(api, [row]))[0], headers=_etag(row))
+        return json_response(await _view(api, row), headers=_etag(row))
 
     return await run_action(request, EmptyBody, action)
 
@@ -241,7 +245,7 @@ async def rewind_schedule(request: Request) -> Response:
         schedule = await find_schedule(api, request.path_params["id"])
         actor = actor_of(request)
         row = await api.host.call(lambda runtime: runtime.commands.acting_as(actor).rewind(schedule))
-        return json_response((await _views(api, [row]))[0], headers=_etag(row))
+        return json_response(await _view(api, row), headers=_etag(row))
 
     return await run_action(request, EmptyBody, action)
 
@@ -280,6 +284,13 @@ async def find_schedule(api: Api, key: str, *, deleted: bool = False) -> Schedul
     if schedule.state == "deleted" and not deleted:
         raise UnknownSchedule(f"the schedule {key!r} was deleted; its history is at /api/executions?scheduleId={key}")
     return schedule
+
+
+async def _view(api: Api, schedule: Schedule) -> ScheduleView:
+    """Return the view of one schedule, with a warning for each probable mistake in its definition."""
+    view = (await _views(api, [schedule]))[0]
+    view.warnings = [*(view.warnings or []), *describe_mistakes(schedule, api.host.now())] or UNSET
+    return view
 
 
 async def _views(api: Api, schedules: Sequence[Schedule]) -> list[ScheduleView]:
@@ -369,6 +380,9 @@ async def _apply(
             api.ms, schedule.name, changed, edit.payload, schedule, http_retry=api.http_retry, faults=faults
         )
         check_min_interval(api, draft.want.spec)
+        refuse_never(draft.want.spec, now := api.host.now(), schedule.spec)
+        if draft.want.spec.trigger != schedule.spec.trigger and has_just_passed(draft.want.spec, now):
+            draft = replace(draft, want=replace(draft.want, delay=0))
         warnings = await _check_address(api, draft.want, schedule)
     row = schedule
     if enabled is False:

@@ -105,6 +105,12 @@ class Field(Struct, frozen=True):
         return ",".join(item.plain for item in self.items)
 
 
+def is_uneven(field: Field, item: Item) -> bool:
+    """Return True if an entry such as */7 has a step that does not divide its range, so that its last gap differs."""
+    size = 7 if field.kind is WEEKDAY_KIND else field.kind.high - field.kind.low + 1
+    return item.star and item.step > 1 and (field.kind is DAY_KIND or size % item.step != 0)
+
+
 class CronFields(Struct, frozen=True, eq=False):
     """The six fields of an expression, from second to day of week. Without seconds in the text, the first field is 0.
 

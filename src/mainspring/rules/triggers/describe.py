@@ -4,10 +4,13 @@ library has no words for an expression.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 
-from mainspring.rules.triggers.cron_parse import MONTH_WORDS, WEEKDAY_WORDS, CronFields, Field, Special
+from mainspring.rules.triggers.cron_parse import MONTH_WORDS, WEEKDAY_WORDS, CronFields, Field, Special, is_uneven
 
+#: Name of a field → the period at whose start its steps begin again. Weekdays are listed one by one.
+_RESTARTS = {"second": "minute", "minute": "hour", "hour": "day", "day-of-month": "month", "month": "year"}
 _NTH = ("first", "second", "third", "fourth", "fifth")
 
 
@@ -16,16 +19,26 @@ def describe_cron(fields: CronFields, tz: str) -> str:
     return f"{_sentence(fields)} ({tz})"
 
 
+def _restarts(fields: Sequence[Field]) -> str:
+    """Return the words for steps that do not divide their range, so that the last gap is shorter; "" without one."""
+    found = [
+        _RESTARTS[field.kind.name]
+        for field in fields
+        if field.kind.name in _RESTARTS and len(field.values) > 1 and any(map(partial(is_uneven, field), field.items))
+    ]
+    return f", starting again each {_join_words(found)}" if found else ""
+
+
 def _sentence(fields: CronFields) -> str:
     days, weekdays = _format_field(fields.days), _format_field(fields.weekdays)
     mixed = any(field.specials and len(field.items) > 1 for field in (fields.days, fields.weekdays))
     both = days != "*" and weekdays != "*"
     if not mixed and (not both or fields.days_or_weekdays):
-        text = _describe_by_library(fields, days, fields.fields[4].plain, weekdays)
+        text = _describe_by_library(fields, days, _step_or_value(fields.fields[4]), weekdays)
         if text:
-            return text
+            return f"{text}{_restarts(fields.fields)}"
     text = _describe_by_library(fields, "*", "*", "*") or _times(fields)
-    return ", ".join([text, *_own_days(fields)])
+    return ", ".join([f"{text}{_restarts(fields.fields[:3])}", *_own_days(fields)])
 
 
 def _format_field(field: Field) -> str:
@@ -33,6 +46,8 @@ def _format_field(field: Field) -> str:
 
     It is '*' if the field allows every value. H is replaced by its value, and Sunday is 0, not 7.
     """
+    if not field.specials and len(field.values) == 1 and any(map(partial(is_uneven, field), field.items)):
+        return str(field.values[0])  # a step longer than its range
     if not field.specials and len(field.values) == (7 if field.kind.name == "day-of-week" else field.kind.high):
         return "*"
     if field.kind.name == "day-of-week" and not field.specials:
@@ -47,11 +62,17 @@ def _describe_by_library(fields: CronFields, days: str, months: str, weekdays: s
     from cron_descriptor import Options, get_description  # type: ignore[import-untyped]
 
     options = Options(locale_code="en_US", use_24hour_time_format=True)  # not the language of the machine
-    times = [field.plain for field in fields.fields[0 if fields.with_seconds else 1 : 3]]
+    times = [_step_or_value(field) for field in fields.fields[0 if fields.with_seconds else 1 : 3]]
     try:
         return str(get_description(" ".join([*times, days, months, weekdays]), options))
     except Exception:  # it raises many kinds of errors; all mean that it has no words for this
         return ""
+
+
+def _step_or_value(field: Field) -> str:
+    """Return a field of the time as it was written, but a step longer than its range as the one value it matches."""
+    only = len(field.values) == 1 and any(map(partial(is_uneven, field), field.items))
+    return str(field.values[0]) if only else field.plain
 
 
 def _times(fields: CronFields) -> str:
