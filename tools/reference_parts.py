@@ -233,7 +233,7 @@ def first_sentence(kind: object) -> str:
 
 def command_sections(command: click.Command, words: str) -> Iterator[str]:
     """Yield a section for a command, with its arguments and options, and for each of its subcommands."""
-    context = click.Context(command)
+    context = click.Context(command, help_option_names=["-h", "--help"])  # a command keeps its help option
     group = command if isinstance(command, click.Group) else None
     rows = [
         (code(_parameter_name(one)), cell(_parameter_type(one)), cell(getattr(one, "help", None) or ""))

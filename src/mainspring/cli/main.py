@@ -25,7 +25,7 @@ COMMANDS = {
     "migrate": ("mainspring.cli.migrate", "Bring the schema of a PostgreSQL store up to date."),
     "run": ("mainspring.cli.run", "Run an application: plan its schedules and execute its runs."),
     "runs": ("mainspring.cli.runs", "Show what a run did: its log."),
-    "schedules": ("mainspring.cli.schedules", "Resume a schedule, or apply its definition in the code."),
+    "schedules": ("mainspring.cli.schedules", "Resume or rewind a schedule, or apply the code's definition."),
     "serve": ("mainspring.cli.serve", "Serve the API, plan schedules and execute runs, in one process."),
     "worker": ("mainspring.cli.worker", "Execute the runs of an application, in one process or several."),
     "workers": ("mainspring.cli.workers", "List the instances: load, version, last heartbeat."),
