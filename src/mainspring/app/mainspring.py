@@ -384,7 +384,10 @@ class Mainspring:
         return await self._read_models.schedule(rewound)
 
     async def delete(self, key: str, *, reason: str = "user") -> None:
-        """Delete the schedule `key`, cancel its waiting runs, let running ones end. `reason` is stored in the event."""
+        """Delete the schedule `key`, cancel its waiting runs, let running ones end. `reason` is stored in the event.
+
+        If more than 500 runs wait, an instance that runs cancels the others after the return, the oldest first.
+        """
         schedule = await self._queries.find_schedule(key)
         await self._host.call(lambda runtime: runtime.commands.delete(schedule, reason=reason))
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 
 from mainspring.engine.automatic_pause import log_automatic_pause
 from mainspring.engine.commit.batcher import Batcher
+from mainspring.engine.deletions import Deletions
 from mainspring.engine.known_fires import find_known_fires
 from mainspring.engine.lookahead import Lookahead
 from mainspring.engine.loop import Loop
@@ -121,6 +122,7 @@ class Settler(Loop):
         #: When the next step of each agenda is due, in monotonic seconds.
         self._next = dict.fromkeys(self._steps, 0.0)
         self._lookahead = Lookahead(clock)
+        self._deletions = Deletions(store, batcher.submit_all, change_id)
         #: Gate checks since the last one that unparked a run.
         self._idle_gate_checks = 0
         #: When `plan` queries the store next, in store time; 0 while it is under way.
@@ -308,11 +310,16 @@ class Settler(Loop):
     async def update_touched(self) -> float:
         """Commit what touched schedules need: a next fire (fixed delay, damaged row), a pause, a deletion, or nothing.
 
+        Of those that are deleted, cancel one batch of waiting runs each.
+
         Each commit clears the touch that was read. A schedule that must wait for its open runs keeps its touch. Return
         the seconds until the next call. Raises: StoreError.
         """
         due = await self._store.due(Agenda.TOUCHED, DUE_BATCH_ROWS)
         for row in due.schedules:
+            if row.schedule.state == "deleted":
+                self._deletions.add(row)
+                continue
             if await self._must_wait_for_open_runs(row):
                 continue  # the touch stays, so that the store returns this schedule again when the hold ends
             draft = await self._draft_touched(row, due.now)
@@ -321,7 +328,8 @@ class Settler(Loop):
             result = await self._batcher.submit(draft.change(self._change_id(), touched=row.touched))
             if result.ok and row.schedule.state == "active" and draft.schedule.state == "paused":
                 log_automatic_pause(row.schedule, draft.schedule.reason or "")
-        return 0.0 if len(due.schedules) >= DUE_BATCH_ROWS else self.poll
+        more = await self._deletions.step(due.now)
+        return 0.0 if more or len(due.schedules) >= DUE_BATCH_ROWS else self.poll
 
     async def _must_wait_for_open_runs(self, row: DueSchedule) -> bool:
         """Return True if the touch of a finished schedule must stay, because the ends of its runs will not touch it.

@@ -231,7 +231,8 @@ class ScheduleDraft:
         """Return the change to apply. Its guard: the schedule's row is as it was before the draft, or does not exist.
 
         `touched` is the number of the last touch that the settler read with the row. The change clears the touch,
-        unless the schedule was touched again since then.
+        unless the schedule was touched again since then. A deletion touches the schedule: its waiting runs are to be
+        cancelled.
         """
         guard: Guard
         before, schedule = self.before, self.schedule
@@ -249,6 +250,7 @@ class ScheduleDraft:
             bodies=tuple(self.bodies),
             gates=tuple(self.gates),
             events=tuple(self.events),
+            touches=(schedule.id,) if any(type(event) is ScheduleDeleted for event in self.events) else (),
             kind=self._kind(),
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from mainspring.engine.declared_definitions import DeclaredDefinitions
+from mainspring.engine.deletions import cancel_waiting_runs
 from mainspring.engine.known_fires import find_known_fires
 from mainspring.engine.store_clock import StoreClock
 from mainspring.model.change import Body, Change, Result, RunAbsent, RunAt
@@ -317,6 +318,7 @@ class Commands:
     async def delete(self, schedule: Schedule, *, reason: str = "user", exactly: bool = False) -> Schedule:
         """Delete a schedule, cancel its waiting runs, let its running ones end, and return the schedule.
 
+        If more than `BATCH_RUNS` runs wait, the settler of an instance cancels the others, the oldest first.
         If it was edited after `schedule` was read, it is deleted all the same; with `exactly`, raise RevisionConflict.
         """
 
@@ -326,12 +328,7 @@ class Commands:
             return delete(row, open_runs, now, reason=reason)
 
         row = await self._edit(schedule, decide_on)
-        waiting = (State.WAITING, State.RETRYING, State.BLOCKED)
-        while runs := await self._store.find(Runs(schedule_id=row.id, states=waiting, limit=500)):
-            # A run that changed meanwhile is found again, and is cancelled with the next runs.
-            await self._apply_many(
-                [self._decide_change(run, RequestCancel("the schedule was deleted", reason)) for run in runs]
-            )
+        await cancel_waiting_runs(self._store, self._apply_many, self._change_id, row, self._time.now())
         if row.spec.task == HTTP_TASK:
             await self._vault().retire(ref=_headers_ref(row), schedule_id=row.id)
         return row

@@ -156,7 +156,11 @@ async def patch_schedule(request: Request) -> Response:
 
 
 async def delete_schedule(request: Request) -> Response:
-    """Delete a schedule. Its waiting executions are cancelled, its running ones go on, and its history stays."""
+    """Delete a schedule. Its waiting executions are cancelled, its running ones go on, and its history stays.
+
+    If more than 500 executions wait, the others are cancelled after the answer, the oldest first. One that begins
+    before that goes on like a running one.
+    """
     api = api_of(request)
     parse_query(request, NoQuery)
     for _ in range(MAX_WRITE_ATTEMPTS):

@@ -163,6 +163,17 @@ class DueSchedules(ContractBase):
         assert (await b.store.due(Agenda.TOUCHED, 9, hold=10, now=T0 + 60)).schedules == ()
 
     @on_store
+    async def test_a_deletion_can_touch_its_schedule_until_its_runs_are_cancelled(self, b: StoreBench) -> None:
+        schedule = await b.schedule()
+        gone = schedule_change(b.ids, schedule, ScheduleDeleted(schedule_id=schedule.id), state="deleted", next_at=None)
+        await b.accept(replace(gone, touches=(schedule.id,)))
+        for start in (T0, T0 + 100):  # it stays touched when a hold ends
+            (row,) = (await b.store.due(Agenda.TOUCHED, 9, hold=10, now=start)).schedules
+            assert (row.schedule.state, row.touched) == ("deleted", 1)
+        await b.accept(schedule_change(b.ids, row.schedule, touched=row.touched))
+        assert (await b.store.due(Agenda.TOUCHED, 9, hold=10, now=T0 + 200)).schedules == ()
+
+    @on_store
     async def test_touched_limit_and_hold(self, b: StoreBench) -> None:
         rows = [await b.schedule() for _ in range(3)]
         await b.enqueue()
