@@ -350,6 +350,9 @@ def rest_page() -> str:
 
 def schema_text(schema: dict[str, Any]) -> str:
     """Return the type of a JSON schema in words, with a link to the schema that it names."""
+    if "default" in schema:
+        rest = {name: value for name, value in schema.items() if name != "default"}
+        return f"{schema_text(rest)}, default `{msgspec.json.encode(schema['default']).decode()}`"
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"

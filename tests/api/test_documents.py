@@ -87,6 +87,23 @@ def test_every_description_is_of_a_field_parameter_or_answer_that_exists() -> No
     assert set(ANSWERS) == {operation["operationId"] for operation in operations}
 
 
+@pytest.mark.parametrize("call", [{"agentUrl": "http://127.0.0.1:5678/"}, {"task": "report"}])
+async def test_a_new_schedule_has_the_defaults_of_the_document(
+    api: httpx.AsyncClient, ms: Mainspring, call: dict[str, str]
+) -> None:
+    @ms.task
+    def report() -> None: ...
+
+    made = (await api.post("/api/schedules", json={"name": "n", "cronExpression": "@daily", **call})).json()
+    properties = document()["components"]["schemas"]["ScheduleCreate"]["properties"]
+    defaults = {name: one["default"] for name, one in properties.items() if "default" in one}
+    assert len(defaults) > 10
+    assert "agentUrl" not in call or made["httpMethod"] == defaults["httpMethod"]
+    assert {name: made[name] for name in defaults if name != "httpMethod"} == {
+        name: value for name, value in defaults.items() if name != "httpMethod"
+    }
+
+
 def test_the_public_routes_are_these(ms: Mainspring) -> None:
     public = {path for _, path, public in route_table(build(ms)) if public}
     assert {path for path in public if not path.startswith("/api/callbacks/")} == {"/health", "/ready", "/api/health"}

@@ -39,6 +39,10 @@ FIELDS: dict[str, str] = {
     "replayMax": 'With missed "replay_all": the most fires that are executed later, the newest ones.',
     "replayAgeMs": 'With missed "replay_all": fires older than this are not executed.',
     "overlap": "What becomes of a fire while an execution of the schedule is open.",
+    "ScheduleCreate.overlap": "What becomes of a fire while an execution of the schedule is open. Left out: "
+    "allow_parallel for an agent, forbid for a task.",
+    "ScheduleCreate.retryPolicy": "How often an execution is attempted, and after which delays. Left out: the keys "
+    "retry.* of the configuration for an agent, the task's own policy for a task.",
     "jitterMs": "Each execution is delayed by a time up to this, another one for each fire.",
     "spreadMs": "All executions are delayed by one time up to this, another one for each schedule.",
     "window": "Weekdays and times of day at which an execution may start. Null: always.",

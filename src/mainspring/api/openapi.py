@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import re
 from functools import cache
 from typing import Any
@@ -13,6 +14,10 @@ from msgspec import Struct
 from mainspring.api.descriptions import ANSWERS, BODIES, PARAMETERS, describe_field
 from mainspring.api.problems import MEDIA_TYPE, Problem
 from mainspring.api.route_table import ENDPOINTS, Endpoint
+from mainspring.app.run_view import priority_name
+from mainspring.model.http import HttpTarget
+from mainspring.model.policies import ON_EXHAUSTED, RECOVERY
+from mainspring.model.schedule import ScheduleSpec
 
 #: Reference to the schema of a struct, with its name to be filled in.
 SCHEMA_REF = "#/components/schemas/{name}"
@@ -82,12 +87,15 @@ def document() -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(kinds, ref_template=SCHEMA_REF)
     by_kind = dict(zip([str(kind) for kind in kinds], schemas, strict=True))
     for name, schema in components.items():
+        schema["description"] = inspect.cleandoc(schema["description"])
         if name in EXAMPLES:
             schema["examples"] = list(EXAMPLES[name].values())
         for field, described in schema.get("properties", {}).items():
             text = describe_field(name, field)
             if text is not None:
                 described["description"] = text
+    for field, value in create_defaults().items():
+        components["ScheduleCreate"]["properties"][field]["default"] = value
     components["ScheduleCreate"]["allOf"] = [_one_of(WHEN_FIELDS), _one_of(WHAT_FIELDS)]
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
@@ -116,6 +124,29 @@ def document() -> dict[str, Any]:
     }
 
 
+def create_defaults() -> dict[str, Any]:
+    """Return the defaults of a new schedule: name of a field → value.
+
+    Left out are fields whose default depends: on what is called (`overlap`, `timeoutMs`) or on the configuration.
+    """
+    spec = {one.name: one.default for one in msgspec.structs.fields(ScheduleSpec)}
+    return {
+        "enabled": True,
+        "httpMethod": HttpTarget("").method,
+        "missed": spec["missed"],
+        "graceMs": spec["grace"],
+        "replayMax": spec["replay_max"],
+        "replayAgeMs": spec["replay_age"],
+        "jitterMs": spec["jitter"],
+        "spreadMs": spec["spread"],
+        "onExhausted": ON_EXHAUSTED[0],
+        "terminal": spec["terminal"],
+        "priority": priority_name(spec["priority"]),
+        "queue": spec["queue"],
+        "recovery": RECOVERY[0],
+    }
+
+
 def _one_of(names: tuple[str, ...]) -> dict[str, Any]:
     """Return the JSON schema of an object that has exactly one of the fields `names`."""
     return {"oneOf": [{"required": [name]} for name in names]}
@@ -139,7 +170,7 @@ def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": endpoint.operation_id,
         "summary": endpoint.summary,
-        "description": (endpoint.handler.__doc__ or "").strip(),
+        "description": inspect.cleandoc(endpoint.handler.__doc__ or ""),
         "tags": [endpoint.tag],
         "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint.query), *_header_parameters(endpoint)],
         "responses": _responses(endpoint, schemas),
