@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from mainspring.model.events import FireCountedAgain, ScheduleRewound
 from mainspring.model.ids import first_id_at
 from mainspring.model.schedule import Span
-from mainspring.ports.store import Page, Runs, Spans
+from mainspring.ports.store import Page, Runs, Schedules, Spans
 from mainspring.testing.contract.bench import ContractBase, StoreBench, on_store
 from mainspring.testing.contract.factories import T0, plan_change, schedule_change
 
@@ -90,3 +90,11 @@ class Rewinds(ContractBase):
         assert await b.store.restore(Page(after=0, spans=(early, late, theirs)))
         assert await b.store.restore(Page(after=0, spans=(kept,), cuts=(("s", T0 + 12),)))
         assert await b.store.find(Spans()) == [early, kept, theirs]
+
+    @on_store
+    async def test_schedules_are_found_by_how_far_they_are_planned(self, b: StoreBench) -> None:
+        near, far = await b.schedule(cursor=T0), await b.schedule(name="far", cursor=T0 + MINUTE)
+        await b.schedule(name="gone", cursor=T0 + MINUTE, state="deleted")
+        found = await b.store.find(Schedules(planned_after=T0))
+        assert [row.id for row in found] == [far.id]
+        assert {row.id for row in await b.store.find(Schedules(planned_after=T0 - 1))} == {near.id, far.id}
