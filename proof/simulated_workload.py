@@ -167,10 +167,12 @@ class Client:
     """A client that sends random commands, some of which fail.
 
     `acknowledged` holds the ids of the runs whose creation was confirmed. `length`: as for `schedule_options`.
+    `renames`: True if the client renames schedules, too.
     """
 
-    def __init__(self, app: Mainspring, rng: random.Random, length: float) -> None:
+    def __init__(self, app: Mainspring, rng: random.Random, length: float, *, renames: bool) -> None:
         self.app = app
+        self.renames = renames
         self.tasks = tuple(app.tasks)
         self.rng = rng
         self.length = length
@@ -183,6 +185,7 @@ class Client:
             [self.enqueue] * 3
             + [self.enqueue_many, self.create, self.create, self.edit, self.edit, self.pause, self.resume]
             + [self.trigger, self.delete, self.cancel, self.reopen]
+            + [self.rename] * (2 if self.renames else 0)
         )
         try:
             await command()
@@ -218,6 +221,9 @@ class Client:
         if rng.random() < 0.5:
             changes |= triggers
         await self.app.update(await self._schedule(), **changes)
+
+    async def rename(self) -> None:
+        await self.app.rename(await self._schedule(), self.rng.choice(SCHEDULE_NAMES))
 
     async def pause(self) -> None:
         until = self.app.clock.now() + self.rng.randint(500, 6_000) if self.rng.random() < 0.5 else None

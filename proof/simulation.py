@@ -41,6 +41,8 @@ from proof.simulated_workload import AT_MOST_ONCE, TASKS, Client, register_tasks
 
 #: Virtual seconds within which all due work of a world must end after its faults have ended.
 MAX_REST_SECONDS = 90.0
+#: In the worlds of these seeds, the client renames schedules, too. The other worlds are as before this command.
+RENAMING_SEEDS_MODULO_5 = 2
 #: Longest time that a handler of a world takes, in milliseconds.
 MAX_HANDLER_MS: Ms = 10_000
 
@@ -274,7 +276,8 @@ class World:
         await self.store.open()
         for node in self.nodes:
             self.loop.call_later(self.rng.uniform(0, 0.5), self._restart, node, context=self.outside)
-        client = Client(self._client_app(), self.rng, self.plan.chaos)
+        renames = self.seed % 5 == RENAMING_SEEDS_MODULO_5
+        client = Client(self._client_app(), self.rng, self.plan.chaos, renames=renames)
         self.client = client
         asking = self._process("client")
         happenings: list[tuple[float, int, Callable[[], object]]] = []

@@ -12,6 +12,7 @@ from mutants_logs import LOG_MUTANTS
 from mutants_names import NAME_MUTANTS
 from mutants_postgres import POSTGRES_MUTANTS
 from mutants_redis import REDIS_MUTANTS
+from mutants_renames import RENAME_MUTANTS
 from mutants_rewind import REWIND_MUTANTS
 from mutants_service import SERVICE_MUTANTS
 
@@ -448,5 +449,6 @@ MUTANTS = (
     *AGENT_MUTANTS,
     *LIMIT_MUTANTS,
     *LOG_MUTANTS,
+    *RENAME_MUTANTS,
     *REWIND_MUTANTS,
 )

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from mainspring.agents.callbacks import CallbackDenied, CallbackStale
 from mainspring.api.wording import word_mistake, word_unknown_task
 from mainspring.model.errors import (
+    DeclaredInCode,
     IllegalTransition,
     InvalidCron,
     InvalidInput,
@@ -252,7 +253,8 @@ def _refusal_for_http(request: Request, error: HTTPException) -> Refused:
 def refusal_for_mistake(error: InvalidInput | UnknownTask | Refused) -> Refused:
     """Return the refusal for a mistake in a request, worded for clients of the API.
 
-    409 for a name that exists, 413 for too large a payload, else 422. A `Refused` is returned unchanged.
+    409 for a name that exists or that code declares, 413 for too large a payload, else 422. A `Refused` is returned
+    unchanged.
     """
     if isinstance(error, Refused):
         return error
@@ -260,6 +262,8 @@ def refusal_for_mistake(error: InvalidInput | UnknownTask | Refused) -> Refused:
         return invalid_field("#/task", *word_unknown_task(error))
     fault = _fault_from(error)
     match error:
+        case DeclaredInCode():
+            return Refused(409, "conflict", f"{error.problem}. {error.fix}", [fault])
         case ScheduleConflict():
             return Refused(409, "exists", f"{error.problem}. {error.fix}", [fault])
         case InvalidCron():

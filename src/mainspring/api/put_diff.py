@@ -113,8 +113,8 @@ def find_read_only_faults(given: Mapping[str, Any], view: ScheduleView, names: f
         value, present = given[name], shown.get(name)
         if value == present or (name in _ADVANCING and _is_earlier(value, present)):
             continue
-        why = "a schedule keeps its name" if name == "name" else "cannot be set"
-        faults.append(Fault(f"{why}; it is {json_text(present)}", pointer=f"#/{name}", suggestion="Leave it out"))
+        text = f"cannot be set; it is {json_text(present)}"
+        faults.append(Fault(text, pointer=f"#/{name}", suggestion="Leave it out"))
     return sorted(faults, key=lambda fault: str(fault.pointer))
 
 

@@ -118,17 +118,17 @@ def parse_schedule(
     """Return the definition that a request asks for. `given` holds the fields of its body that have the right type.
 
     `current` None: the request creates the schedule `name`. Else it edits the stored schedule `current`, whose other
-    fields stay. `payload` is the exact JSON text of the payload, None if the request has none. `http_retry` is the
-    retry policy of a schedule that calls an HTTP agent and names no policy. `faults` are mistakes that were found in
-    the request before. Raises: Refused, with all mistakes of the request; InvalidInput for options that do not go
-    together.
+    fields stay, and names it `name`. `payload` is the exact JSON text of the payload, None if the request has none.
+    `http_retry` is the retry policy of a schedule that calls an HTTP agent and names no policy. `faults` are mistakes
+    that were found in the request before. Raises: Refused, with all mistakes of the request; InvalidInput for options
+    that do not go together.
     """
     collector = FaultCollector(faults)
     with collector.collecting():
         refuse_long_durations(given)
     old = None if current is None else current.spec
     full_name, now = registry_of(ms).full_name(name), host_of(ms).now()
-    if old is None and "name" not in collector.wrong:
+    if (old is None or given.name is not UNSET) and "name" not in collector.wrong:
         with collector.collecting():
             check_schedule_name(name)
     if given.timezone is not UNSET:

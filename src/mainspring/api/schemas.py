@@ -91,6 +91,7 @@ class WindowBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=Tru
 class ScheduleUpdate(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Changes to a schedule. A field that is left out keeps its value; `null` removes an optional value."""
 
+    name: NameText | UnsetType = UNSET
     # when: one of cronExpression, intervalMs, at, delayMs
     cron_expression: CronText | UnsetType = UNSET
     dst_gap: Gap | UnsetType = UNSET

@@ -38,6 +38,7 @@ from mainspring.model.errors import InvalidInput, SyncOnLoop
 from mainspring.model.events import Event
 from mainspring.model.health import Health
 from mainspring.model.http import AgentSettings, Http, HttpAgent, Method
+from mainspring.model.ids import check_schedule_name
 from mainspring.model.instant import Duration, duration_ms, instant_ms, load_zone
 from mainspring.model.option_hints import refuse_unknown_options
 from mainspring.model.policies import ON_CONFLICT, OnConflict, Role, check_choice
@@ -341,6 +342,15 @@ class Mainspring:
         schedule = await edit.apply(self._host, self._registry, key, self.tz)
         await self._agents.start_calling(task)
         return await self._read_models.schedule(schedule)
+
+    async def rename(self, key: str, name: str) -> Schedule:
+        """Give the schedule with the name or id `key` the name `name`, and return it. Its runs and history stay.
+
+        Raises: ScheduleConflict if another schedule has the name; DeclaredInCode if code declares the schedule;
+        InvalidInput for a name that no new schedule may have.
+        """
+        edit = ScheduleEdit(name=check_schedule_name(name))
+        return await self._read_models.schedule(await edit.apply(self._host, self._registry, key, self.tz))
 
     async def get(self, key: str) -> Schedule:
         """Return the schedule with the name or id `key`. Raises: UnknownSchedule, with the nearest name."""

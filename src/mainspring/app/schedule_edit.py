@@ -38,6 +38,8 @@ class ScheduleEdit(Struct, frozen=True, kw_only=True):
     args: Iterable[Any] | None = None
     kwargs: dict[str, Any] | None = None
     payload: Any = UNSET
+    #: The schedule's new name; None: it keeps its name.
+    name: str | None = None
     #: Options by name. An option that is absent stays as it is. The value None: the task's own value, else the default.
     options: Mapping[str, Any] = {}
 
@@ -52,10 +54,12 @@ class ScheduleEdit(Struct, frozen=True, kw_only=True):
         for _ in range(MAX_WRITE_ATTEMPTS):
             schedule = await host.call(lambda runtime: runtime.commands.schedule(namespace, key))
             request = self.amend(schedule, registry, host, default_tz)
+            await host.call(lambda runtime, old=schedule, name=request.name: runtime.commands.check_rename(old, name))  # type: ignore[misc]  # mypy cannot infer the defaults
             request = await host.call(
                 lambda runtime, wanted=request, old=schedule: runtime.commands.with_stored_secrets(wanted, old)  # type: ignore[misc]  # mypy cannot infer the defaults
             )
-            if msgspec.to_builtins(request.spec) == msgspec.to_builtins(schedule.spec):
+            is_same = msgspec.to_builtins(request.spec) == msgspec.to_builtins(schedule.spec)
+            if is_same and request.name == schedule.name:
                 return schedule
             with contextlib.suppress(RevisionConflict):
                 return await _replace(host, schedule, request)
@@ -80,7 +84,7 @@ class ScheduleEdit(Struct, frozen=True, kw_only=True):
         delay = self.options.get("delay")
         return ScheduleRequest(
             ns=host.settings.namespace,
-            name=schedule.name,
+            name=schedule.name if self.name is None else self.name,
             spec=spec,
             digest=schedule.digest if schedule.app else digest_of(spec),
             bodies=() if target.body is None else (target.body,),

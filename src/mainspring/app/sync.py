@@ -211,6 +211,14 @@ class SyncDoor:
         """
         return self._run(self._app.resume(key), "resume")
 
+    def rename(self, key: str, name: str) -> Schedule:
+        """Give the schedule with the name or id `key` the name `name`, and return it. Its runs and history stay.
+
+        Raises: ScheduleConflict if another schedule has the name; DeclaredInCode if code declares the schedule;
+        InvalidInput for a name that no new schedule may have; UnknownSchedule.
+        """
+        return self._run(self._app.rename(key, name), "rename")
+
     def use_code(self, key: str) -> Schedule:
         """Replace a person's edit of the schedule with the name or id `key` by the definition that code declared last.
 

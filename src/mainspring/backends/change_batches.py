@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mainspring.model.change import Change, RunAbsent
+from mainspring.model.change import Change, RunAbsent, ScheduleAt
 
 #: Changes, each with its index in the batch.
 IndexedChanges = list[tuple[int, Change]]
@@ -36,9 +36,9 @@ class _Part:
         self._rows: set[str] = set()
         #: Ids of the schedules that the part touches.
         self._touched: set[str] = set()
-        #: Keys (`contested_key`) that new runs of the part take.
+        #: Keys (`contested_keys`) that new runs of the part take.
         self._claimed_keys: set[tuple[str, str]] = set()
-        #: Keys (`contested_key`) of all other changes of the part. These may free their key.
+        #: Keys (`contested_keys`) of all other changes of the part. These may free their key.
         self._freed_keys: set[tuple[str, str]] = set()
 
     def try_add(self, index: int, change: Change) -> bool:
@@ -47,12 +47,11 @@ class _Part:
         If it depends on a change of this part, add nothing and return False.
         """
         guard = change.guard
-        key = contested_key(change)
+        keys = contested_keys(change)
         inserts = isinstance(guard, RunAbsent)
-        if self.changes and (self._has_rows_of(change) or (key is not None and self._has_key(key, inserts))):
+        if self.changes and (self._has_rows_of(change) or any(self._has_key(key, inserts) for key in keys)):
             return False
-        if key is not None:
-            (self._claimed_keys if inserts else self._freed_keys).add(key)
+        (self._claimed_keys if inserts else self._freed_keys).update(keys)
         if guard is not None:
             self._rows.add(guard.id)
         self._rows.update(run.id for run in change.runs)
@@ -80,15 +79,18 @@ class _Part:
         return key in self._freed_keys or (not inserts and key in self._claimed_keys)
 
 
-def contested_key(change: Change) -> tuple[str, str] | None:
-    """Return (namespace, unique key or schedule name) that the change takes or may free, None if there is neither.
+def contested_keys(change: Change) -> tuple[tuple[str, str], ...]:
+    """Return (namespace, unique key or schedule name) for each of those that the change takes or may free.
 
-    For a schedule name, "schedule " is put before the namespace, so that the pair differs from those of unique keys.
+    A renaming change takes a name and frees another. For a schedule name, "schedule " is put before the namespace, so
+    that the pair differs from those of unique keys.
     """
-    guard = change.guard
+    guard, schedule = change.guard, change.schedule
     if change.run is not None:
         key = guard.unique_key if isinstance(guard, RunAbsent) else change.run.unique_key
-        return None if key is None else (change.run.ns, key)
-    if change.schedule is not None:
-        return ("schedule " + change.schedule.ns, change.schedule.name)
-    return None
+        return () if key is None else ((change.run.ns, key),)
+    if schedule is None:
+        return ()
+    old_name = guard.old_name if isinstance(guard, ScheduleAt) else None
+    names = (schedule.name,) if old_name is None else (schedule.name, old_name)
+    return tuple(("schedule " + schedule.ns, name) for name in names)

@@ -72,6 +72,28 @@ def resume(name: str, url: str | None, ns: str) -> None:
     click.echo(with_app(url, ns, work))
 
 
+@schedules.command()
+@click.argument("name")
+@click.argument("new_name", metavar="NEW")
+@place_options
+def rename(name: str, new_name: str, url: str | None, ns: str) -> None:
+    """Give the schedule NAME the name NEW. Its runs and its history stay with it. NAME may be its id.
+
+    A schedule that code declares is renamed in the code.
+
+    Example: mainspring schedules rename nightly nightly-report
+    """
+
+    async def work(app: Mainspring) -> str:
+        before = await app.get(name)
+        after = await app.rename(before.id, new_name)
+        if after.revision == before.revision:
+            return f"the name is {after.name} already; nothing was changed"
+        return f"{before.name} is now {after.name}: revision {after.revision}"
+
+    click.echo(with_app(url, ns, work))
+
+
 @schedules.command("use-code")
 @click.argument("name")
 @place_options

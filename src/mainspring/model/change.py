@@ -47,6 +47,9 @@ class ScheduleAt(Struct, frozen=True, gc=False):
 
     If the guard holds, the change sets every column of the schedule and ends its hold. `touched` is the number of the
     last touch that the caller read. The change clears the touch, unless the schedule was touched again since then.
+
+    `old_name` is the schedule's name now if the change renames it, else None. A renaming change is also refused while
+    another schedule of the namespace that is not deleted has the new name; `Result.current` is the guarded row then.
     """
 
     id: ScheduleId
@@ -54,6 +57,7 @@ class ScheduleAt(Struct, frozen=True, gc=False):
     cursor: Ms
     n: int
     touched: int = 0
+    old_name: str | None = None
 
 
 class RunAbsent(Struct, frozen=True, gc=False):

@@ -90,6 +90,10 @@ class ScheduleConflict(InvalidInput):
     """A schedule of this name exists with another definition."""
 
 
+class DeclaredInCode(InvalidInput):
+    """Code declares the schedule, so only the code can make this change."""
+
+
 class UnknownTask(MainspringError, LookupError):
     """No task of this name is registered in this process."""
 

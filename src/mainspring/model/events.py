@@ -80,7 +80,7 @@ class ScheduleCreated(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class ScheduleUpdated(ScheduleEvent, frozen=True, kw_only=True):
-    """A schedule got a new revision, which affects only fires after `cursor`.
+    """A schedule got a new revision, which affects only fires after `cursor`, and the name `name` unless that is None.
 
     `changed` names the fields of `spec` that differ from the revision before.
     """
@@ -95,6 +95,7 @@ class ScheduleUpdated(ScheduleEvent, frozen=True, kw_only=True):
     version: str = ""
     digest: str = ""
     changed: tuple[str, ...] = ()
+    name: str | None = None
 
 
 class SchedulePaused(ScheduleEvent, frozen=True, kw_only=True):
@@ -206,9 +207,8 @@ class RunScheduled(RunEvent, frozen=True, kw_only=True):
 class RunSkipped(RunEvent, frozen=True, kw_only=True):
     """A run ended before its handler began.
 
-    As the first event of a run, it stands for a fire that was skipped at once, because an earlier run is open. Reasons
-    of such a skip: overlap; no_worker (the earlier run waits for a task that no live instance has). `by` is the id of
-    the open run because of which this run was skipped; None: another reason.
+    As the first event of a run, it stands for a fire that was skipped at once, because an earlier run is open. Its
+    reason is then overlap, or no_worker (that run waits for a task that no live instance has), and `by` is its id.
     """
 
     reason: str

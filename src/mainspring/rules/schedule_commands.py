@@ -99,12 +99,14 @@ def update(
     by: str = "",
     version: str = "",
     digest: str = "",
+    name: str | None = None,
 ) -> ScheduleDraft:
     """Return the draft of a new revision with the definition `spec`, which affects only fires after `now`.
 
     A paused schedule stays paused; the count of fires and the open runs also stay. A finished schedule is active again
     if `spec` has further fires. If the interval changes, the new interval counts from `now`. An empty `by`, `version`
-    or `digest` keeps the old value.
+    or `digest` keeps the old value. `name` is the new name; None: the schedule keeps its name. A rename that leaves the
+    times as they are also leaves a finished schedule finished, and the next fire of a fixed delay where it is.
     """
     draft = _settle_first(schedule, open_runs, now)
     old = draft.schedule
@@ -112,6 +114,13 @@ def update(
     if _interval(spec) != _interval(old.spec):
         anchor, cursor = _count_from(spec, now, old.cursor)
     paused = old.state == "paused"
+    only_renamed = name is not None and _times(spec) == _times(old.spec)
+    if paused:
+        next_at = old.until
+    elif only_renamed and is_fixed_delay(spec):
+        next_at = old.next_at
+    else:
+        next_at = first_planning(spec, anchor, cursor)
     draft.emit(
         ScheduleUpdated(
             ns=old.ns,
@@ -120,16 +129,20 @@ def update(
             spec=spec,
             anchor=anchor,
             cursor=cursor,
-            next_at=old.until if paused else first_planning(spec, anchor, cursor),
+            next_at=next_at,
             origin=origin,
             by=by,
             version=version,
             digest=digest,
             changed=changed_fields(old.spec, spec),
+            name=name,
         )
     )
     _add_gate(draft)
-    if not paused:
+    if only_renamed and old.state == "finished":
+        reason = old.reason or "exhausted"
+        draft.emit(ScheduleFinished(ns=old.ns, schedule_id=old.id, reason=reason, cursor=draft.schedule.cursor))
+    elif not paused:
         _finish_if_nothing_owed(draft)
     return draft
 
@@ -283,6 +296,11 @@ def first_planning(spec: ScheduleSpec, anchor: Ms, after: Ms) -> Ms | None:
         delay = spec.trigger.interval if spec.trigger.first is None else 1
         return max(after, (spec.start or after) - 1) + delay
     return next_planning(spec, anchor, after)
+
+
+def _times(spec: ScheduleSpec) -> tuple[object, ...]:
+    """Return the parts of a definition that decide when it fires, and how often."""
+    return spec.trigger, spec.start, spec.end, spec.max_runs
 
 
 def _interval(spec: ScheduleSpec) -> Ms | None:

@@ -90,9 +90,10 @@ def _fired(schedule: Schedule | None, event: Event, at: Ms | None, next_at: Ms |
 def _fold_updated(schedule: Schedule, event: ScheduleUpdated) -> dict[str, Any]:
     """Return the columns that a new revision sets. A finished schedule becomes active.
 
-    An empty `by`, `version` or `digest` in the event keeps the old value.
+    An empty `by`, `version` or `digest` in the event keeps the old value, and so does a `name` that is None.
     """
     return {
+        "name": schedule.name if event.name is None else event.name,
         "revision": event.revision,
         "spec": event.spec,
         "anchor": event.anchor,
@@ -239,7 +240,8 @@ class ScheduleDraft:
         if before is None:
             guard = ScheduleAbsent(schedule.id, schedule.ns, schedule.name)
         else:
-            guard = ScheduleAt(before.id, before.revision, before.cursor, before.n, touched)
+            old_name = before.name if before.name != schedule.name else None
+            guard = ScheduleAt(before.id, before.revision, before.cursor, before.n, touched, old_name)
         return Change(
             id=change_id,
             guard=guard,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from mainspring.model.errors import InvalidInput
 from mainspring.model.http import HttpTarget, origin_of
 from mainspring.model.query_values import fill_query_values, has_query_values, hide_query_values, query_of
-from mainspring.model.schedule import ScheduleSpec
+from mainspring.model.schedule import Schedule, ScheduleSpec
 from mainspring.rules.definition import digest_of
 from mainspring.service.requests import ScheduleRequest
 
@@ -38,10 +38,10 @@ async def store_agent_secrets(
     the value in `before`. Return `want` unchanged if it calls no agent, or holds no such values any more. Raises:
     InvalidInput for `***` without a stored value.
     """
-    options, target = want.spec.options, agent_of(want.spec)
+    target = agent_of(want.spec)
     old = None if before is None else agent_of(before)
     headers = None if want.agent is None else want.agent.headers
-    if options is None or target is None:
+    if target is None:
         return want
     if headers is None and (target.query_kept or not (holds_query_values(want.spec) or (old and old.query_kept))):
         return want
@@ -49,10 +49,28 @@ async def store_agent_secrets(
     kept = has_query_values(url)
     values = await _kept_headers(vault, target) if headers is None else headers
     ref = await _store(vault, f"{want.ns}/{want.name}", values, query_of(url) if kept else "")
-    spec = replace(
-        want.spec,
-        options=replace(options, http=replace(target, url=hide_query_values(url), headers_ref=ref, query_kept=kept)),
-    )
+    return _with_target(want, replace(target, url=hide_query_values(url), headers_ref=ref, query_kept=kept))
+
+
+async def move_agent_secrets(vault: Vault, want: ScheduleRequest, before: Schedule) -> ScheduleRequest:
+    """Return `want` with a reference of its own to the secrets that it keeps, if it renames `before`.
+
+    Why: a reference belongs to a name. A schedule that gets the old name, with equal values, has the old reference, and
+    the values would expire when the renamed schedule is deleted.
+    """
+    target, old = agent_of(want.spec), agent_of(before.spec)
+    if want.name == before.name or target is None or old is None or target.headers_ref != old.headers_ref:
+        return want
+    call = await vault.find_call(target.headers_ref)
+    if call is None or target.headers_ref is None:
+        return want
+    return _with_target(want, replace(target, headers_ref=await vault.store_call(f"{want.ns}/{want.name}", call)))
+
+
+def _with_target(want: ScheduleRequest, target: HttpTarget) -> ScheduleRequest:
+    """Return `want` with another HTTP agent, whose secrets are stored."""
+    assert want.spec.options is not None, "it calls an agent"
+    spec = replace(want.spec, options=replace(want.spec.options, http=target))
     digest = digest_of(spec) if want.digest == digest_of(want.spec) else want.digest
     return replace(want, spec=spec, digest=digest, agent=None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -40,11 +41,11 @@ from mainspring.rules.planning import OpenRuns
 from mainspring.rules.run_commands import Command, Discard, Reopen, RequestCancel
 from mainspring.rules.schedule_commands import changed_fields, create, delete, manual_run, pause, resume, update
 from mainspring.rules.schedule_draft import ScheduleDraft
-from mainspring.service.agent_secrets import agent_of, holds_query_values, store_agent_secrets
+from mainspring.service.agent_secrets import agent_of, holds_query_values, move_agent_secrets, store_agent_secrets
 from mainspring.service.definition_warnings import warn_of_mistakes
 from mainspring.service.requests import NewRun, ScheduleRequest, request_of
 from mainspring.service.rewinding import rewind_schedule
-from mainspring.service.schedule_names import check_new_names
+from mainspring.service.schedule_names import check_new_names, check_rename, name_taken
 from mainspring.service.unknown_schedules import explain_unknown_schedule
 
 if TYPE_CHECKING:
@@ -180,7 +181,8 @@ class Commands:
         """
         if agent_of(want.spec) is None:
             return want
-        return await store_agent_secrets(self._vault(), want, None if before is None else before.spec)
+        want = await store_agent_secrets(self._vault(), want, None if before is None else before.spec)
+        return want if before is None else await move_agent_secrets(self._vault(), want, before)
 
     async def create(
         self, want: ScheduleRequest, on_conflict: OnConflict = "error", *, fresh: bool = False
@@ -195,11 +197,11 @@ class Commands:
         for _ in range(MAX_WRITE_ATTEMPTS):
             found = await self._store.find(Schedules(ns=want.ns, name=want.name, limit=1))
             if found and fresh:
-                raise ScheduleConflict(
-                    "name", f"a schedule called {want.name!r} exists: {found[0].id}", "Choose another name, or edit it"
-                )
+                raise name_taken(found[0], "Choose another name, or edit it")
             if found:
-                return await self._resolve_conflict(found[0], want, on_conflict)
+                with contextlib.suppress(RevisionConflict):  # renamed meanwhile, so the name is free
+                    return await self._resolve_conflict(found[0], want, on_conflict)
+                continue
             draft = self._new_schedule(want, self._time.now())
             if (await self._write(draft, want.bodies, want.gates)).ok:
                 warn_of_mistakes(want, draft.schedule.anchor)
@@ -256,14 +258,16 @@ class Commands:
         return draft
 
     async def replace(self, schedule: Schedule, want: ScheduleRequest, *, exactly: bool = False) -> Schedule:
-        """Replace a schedule's definition with that of `want`, as a new revision, and return the schedule.
+        """Replace a schedule's definition and name with those of `want`, as a new revision, and return the schedule.
 
-        An edit made since `schedule` was read is overwritten; with `exactly`, raise RevisionConflict instead.
+        An edit made since `schedule` was read is overwritten; with `exactly`, or if it was renamed since then, raise
+        RevisionConflict instead. Raises: DeclaredInCode, ScheduleConflict or InvalidInput for a new name.
         """
+        await check_rename(self._store, schedule, want.name)
         want = await self.with_stored_secrets(want, schedule)
 
         def decide_on(row: Schedule, open_runs: OpenRuns, now: Ms) -> ScheduleDraft:
-            if exactly and row.revision != schedule.revision:
+            if row.name != schedule.name or (exactly and row.revision != schedule.revision):
                 raise RevisionConflict(row.name)
             return update(
                 row,
@@ -274,12 +278,17 @@ class Commands:
                 by=want.by,
                 version=want.version,
                 digest=want.digest,
+                name=None if want.name == schedule.name else want.name,
             )
 
         row = await self._edit(schedule, decide_on, want.bodies, want.gates)
         if _headers_ref(schedule) not in (None, _headers_ref(row)):
             await self._vault().retire(ref=_headers_ref(schedule))
         return row
+
+    async def check_rename(self, schedule: Schedule, name: str) -> None:
+        """Raise DeclaredInCode, ScheduleConflict or InvalidInput if the schedule cannot get the name `name`."""
+        await check_rename(self._store, schedule, name)
 
     async def use_code(self, schedule: Schedule) -> Schedule:
         """Make the definition that code declared last the stored one, as a new revision; return the schedule.
@@ -365,7 +374,9 @@ class Commands:
                 if draft.cancels_open:
                     await self.cancel_older(draft)
                 return await self._stored(draft.schedule)
-            row = (await self._store.find(Schedules(id=row.id, limit=1)))[0]
+            old_name, row = row.name, (await self._store.find(Schedules(id=row.id, limit=1)))[0]
+            if draft.schedule.name != old_name:  # another schedule may have got the new name first
+                await check_rename(self._store, row, draft.schedule.name)
         raise StoreError(f"schedule {row.name!r} kept changing while it was edited")
 
     async def _stored(self, schedule: Schedule) -> Schedule:

@@ -30,7 +30,7 @@ from mainspring.ports.store import Schedules, Store
 from mainspring.rules.drift import Drift
 from mainspring.rules.origins import Conflict, Holder, Name, describe_conflicts, find_conflicts
 from mainspring.rules.redeploy import LiveDeclaration, Verdict, judge_declaration, version_key
-from mainspring.service.commands import Commands
+from mainspring.service.commands import Commands, RevisionConflict
 from mainspring.service.definition_warnings import warn_of_mistakes
 from mainspring.service.requests import ScheduleRequest
 
@@ -266,7 +266,10 @@ class Declarations(Loop):
             await commands.resume(existing, reason="declared again")
         elif verdict == "update":
             warn_of_mistakes(want, self._time.now())
-            row = await commands.replace(existing, want)
+            try:
+                row = await commands.replace(existing, want)
+            except RevisionConflict:  # renamed meanwhile
+                return await self._store_schedule(want, live)
             if _is_undeclared(row):
                 await commands.resume(row, reason="declared again")
         elif verdict == "conflict":

@@ -118,7 +118,7 @@ async def update_schedule(request: Request) -> Response:
     """Change the fields that the request has; other fields stay. Fires that are due already are not affected.
 
     A read-only field may be sent back unchanged. With `If-Match`, the answer is 412 if the schedule has another
-    revision.
+    revision. The answer is 409 for another `name` if it is taken, or if code declares the schedule.
     """
     api = api_of(request)
     parse_query(request, NoQuery)
@@ -150,7 +150,8 @@ async def update_schedule(request: Request) -> Response:
 async def patch_schedule(request: Request) -> Response:
     """Change the fields that the request has; other fields stay. `null` removes an optional value.
 
-    With `If-Match`, the answer is 412 if the schedule has another revision.
+    With `If-Match`, the answer is 412 if the schedule has another revision. The answer is 409 for another `name` if it
+    is taken, or if code declares the schedule.
     """
     return await update_schedule(request)
 
@@ -380,9 +381,9 @@ async def _apply(
     draft: ScheduleInput | None = None
     warnings: list[str] = []
     if changed != ScheduleUpdate() or faults:
-        draft = parse_schedule(
-            api.ms, schedule.name, changed, edit.payload, schedule, http_retry=api.http_retry, faults=faults
-        )
+        name = schedule.name if changed.name is UNSET else changed.name
+        draft = parse_schedule(api.ms, name, changed, edit.payload, schedule, http_retry=api.http_retry, faults=faults)
+        await api.host.call(lambda runtime: runtime.commands.check_rename(schedule, name))  # before a pause is written
         check_min_interval(api, draft.want.spec)
         refuse_never(draft.want.spec, now := api.host.now(), schedule.spec)
         if draft.want.spec.trigger != schedule.spec.trigger and has_just_passed(draft.want.spec, now):

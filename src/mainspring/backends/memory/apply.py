@@ -166,7 +166,7 @@ class MemoryApply(MemoryClaim):
         if isinstance(guard, RunAbsent):
             return self._judge_run_absent(guard, change.run)
         if isinstance(guard, ScheduleAt):
-            return self._judge_schedule_at(guard)
+            return self._judge_schedule_at(guard, change.schedule)
         if isinstance(guard, ScheduleAbsent):
             return self._judge_schedule_absent(guard)
         return True, None
@@ -188,10 +188,12 @@ class MemoryApply(MemoryClaim):
             return True, None
         return False, self._runs.get(guard.id) or self._runs[other or ""]
 
-    def _judge_schedule_at(self, guard: ScheduleAt) -> _Verdict:
+    def _judge_schedule_at(self, guard: ScheduleAt, new: Schedule | None) -> _Verdict:
         row = self._schedules.get(guard.id)
         seen = (guard.revision, guard.cursor, guard.n)
-        return row is not None and (row.revision, row.cursor, row.n) == seen, row
+        if row is None or (row.revision, row.cursor, row.n) != seen:
+            return False, row
+        return guard.old_name is None or new is None or (new.ns, new.name) not in self._names, row
 
     def _judge_schedule_absent(self, guard: ScheduleAbsent) -> _Verdict:
         other = self._names.get((guard.ns, guard.name))
@@ -251,10 +253,7 @@ class MemoryApply(MemoryClaim):
         else:
             n, created_at, updated_at = old.n + event_count, old.created_at, wall if event_count else old.updated_at
         self._schedules[new.id] = replace(new, n=n, created_at=created_at, updated_at=updated_at)
-        if new.state != "deleted":
-            self._names[new.ns, new.name] = new.id
-        elif self._names.get((new.ns, new.name)) == new.id:
-            del self._names[new.ns, new.name]
+        self._index_name(new, old)
         self._held.pop(new.id, None)
         if isinstance(change.guard, ScheduleAt) and self._touched.get(new.id) == change.guard.touched:
             self._touched.pop(new.id, None)

@@ -186,17 +186,21 @@ class MemoryTables:
 
     def _put_schedule(self, schedule: Schedule, touched: int) -> None:
         """Insert or replace a schedule's row and update the indexes. `touched`: its number of touches, 0 for none."""
-        name = (schedule.ns, schedule.name)
-        if schedule.state != "deleted":
-            self._names[name] = schedule.id
-        elif self._names.get(name) == schedule.id:
-            del self._names[name]
+        self._index_name(schedule, self._schedules.get(schedule.id))
         self._schedules[schedule.id] = schedule
         self._touched.pop(schedule.id, None)
         if touched:
             self._touched[schedule.id] = touched
         if schedule.next_at is not None:
             heapq.heappush(self._agenda, (schedule.next_at, schedule.id))
+
+    def _index_name(self, new: Schedule, old: Schedule | None) -> None:
+        """Update the index of names for a schedule that is written as `new`. `old`: its row before; None if new."""
+        for row in (old, new):
+            if row is not None and self._names.get((row.ns, row.name)) == new.id:
+                del self._names[row.ns, row.name]
+        if new.state != "deleted":
+            self._names[new.ns, new.name] = new.id
 
 
 def is_claimable(run: Run) -> bool:

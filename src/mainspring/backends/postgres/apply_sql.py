@@ -201,10 +201,12 @@ SCHEDULE_AT_COLUMNS = {
     "at_cursor": "bigint",
     "at_n": "integer",
     "at_touched": "integer",
+    "renamed": "boolean",
 }
 #: Parameters: now, SCHEDULE_AT_COLUMNS in the order of ids. Updates each schedule whose revision, cursor and number of
 #: the last event are as the caller read them. Its count of touches becomes 0 only if it is as the caller read it, too.
-#: Returns `idx` and the number of the last event of each updated schedule.
+#: A schedule is not renamed while another one that is not deleted has the new name. Returns `idx` and the number of the
+#: last event of each updated schedule.
 MOVE_SCHEDULES = f"""
 UPDATE §schedule s SET
     n = s.n + i.moves, {", ".join(f"{name} = i.{name}" for name in SCHEDULE_VALUES)}, held_until = 0,
@@ -212,6 +214,8 @@ UPDATE §schedule s SET
     touched = CASE WHEN s.touched = i.at_touched THEN 0 ELSE s.touched END
 FROM {unnest_columns(SCHEDULE_AT_COLUMNS, 2)}
 WHERE s.id = i.id AND s.revision = i.at_revision AND s.cursor = i.at_cursor AND s.n = i.at_n
+  AND (NOT i.renamed OR (
+    SELECT o.id FROM §schedule o WHERE o.ns = i.ns AND o.name = i.name AND o.state <> 'deleted' LIMIT 1) IS NULL)
 RETURNING i.idx, s.n
 """  # noqa: S608
 

@@ -279,7 +279,7 @@ def _moved_schedule_row(index: int, change: Change, guard: ScheduleAt) -> list[A
     schedule = change.schedule
     assert schedule is not None, "a guard on a schedule needs the schedule's values"
     count = _count_schedule_events(change, guard.id)
-    expected = (guard.revision, guard.cursor, guard.n, guard.touched)
+    expected = (guard.revision, guard.cursor, guard.n, guard.touched, guard.old_name is not None)
     return [index, guard.id, count, *schedule_values(schedule), *expected]
 
 

@@ -68,6 +68,13 @@ _READ_NOW = f"SELECT {NOW_SQL}"
 _PUT_LEASES = _put("lease", _LEASE_COLUMNS, "name")
 _PUT_RUNS = _put("run", RUN_COLUMNS, "id")
 _PUT_SCHEDULES = _put("schedule", _SCHEDULE_COLUMNS, "id")
+#: Parameters: namespaces, names, ids. A schedule that still has one of these names here has another one, or is deleted,
+#: in the other store: its row follows, and until then its name is free.
+_FREE_NAME_COLUMNS = {"ns": "text", "name": "text", "id": "text"}
+_FREE_NAMES = f"""
+UPDATE §schedule s SET state = 'deleted' FROM {unnest_columns(_FREE_NAME_COLUMNS)}
+WHERE s.ns = i.ns AND s.name = i.name AND s.id <> i.id AND s.state <> 'deleted'
+"""  # noqa: S608 - column names, no input
 _PUT_GATES = _put("gate", sql.GATE_COLUMNS, "name")
 _PUT_TALLIES = _put("tally", _TALLY_COLUMNS, "schedule_id, day, outcome")
 _ALL_EVENT_COLUMNS = {"seq": "bigint", "at": "bigint", **EVENT_COLUMNS}
@@ -94,6 +101,7 @@ async def restore(db: Database, page: Page) -> bool:
     batches: tuple[tuple[str, Sequence[Sequence[Any]]], ...] = (
         (sql.INSERT_BODIES, body_rows(page.bodies)),
         (_PUT_RUNS, [run_row(run, run.n, run.created_at, run.ended_at) for run in runs]),
+        (_FREE_NAMES, [(row.ns, storable_text(row.name), row.id) for row in page.schedules if row.state != "deleted"]),
         (_PUT_SCHEDULES, [_schedule(row, page.touched.get(row.id, 0)) for row in page.schedules]),
         (sql.CUT_SPANS, page.cuts),
         (sql.INSERT_SPANS, [_storable(astuple(span)) for span in page.spans]),

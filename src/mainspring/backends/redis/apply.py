@@ -196,7 +196,9 @@ def _pack_guard(change: Change, moves: Counter[RunId | None]) -> list[Any]:
         key = None if guard.unique_key is None else f"{run.ns}\0{guard.unique_key}"
         return [_RUN_ABSENT, guard.id, change.id, key, pack_new_run(run, moves[run.id])]
     if isinstance(guard, ScheduleAt):
-        expected = (guard.revision, guard.cursor, guard.n, guard.touched)
+        new = change.schedule if guard.old_name is not None else None
+        new_name = None if new is None else f"{new.ns}\0{new.name}"
+        expected = (guard.revision, guard.cursor, guard.n, guard.touched, new_name)
         return [_SCHEDULE_AT, guard.id, change.id, expected, _pack_guarded_schedule(change)]
     if isinstance(guard, ScheduleAbsent):
         name = f"{guard.ns}\0{guard.name}"

@@ -170,7 +170,8 @@ def schedule_values(schedule: Schedule, mark: int, event_count: int) -> list[Any
     return [s.id, mark, event_count, *definition, *position]
 
 
-#: Rows: [`schedule_values`…, revision, cursor, n, touched]; now. Schedules that are as the caller saw them.
+#: Rows: [`schedule_values`…, revision, cursor, n, touched, old name]; now. Schedules that are as the caller saw them.
+#: With an old name, which `REDEFINE_SCHEDULES` replaces, no other schedule may have the new one.
 UPDATE_SCHEDULES = f"""
 {WITH_ROWS}
 UPDATE schedule AS s SET
@@ -179,6 +180,8 @@ UPDATE schedule AS s SET
     touched = CASE WHEN s.touched = {item(_END + 3)} THEN 0 ELSE s.touched END
 FROM j
 WHERE s.id = {_I["id"]} AND s.revision = {item(_END)} AND s.cursor = {item(_END + 1)} AND s.n = {item(_END + 2)}
+  AND ({item(_END + 4)} IS NULL OR NOT EXISTS (
+    SELECT 1 FROM schedule o WHERE o.ns = {_I["ns"]} AND o.name = {_I["name"]} AND o.state <> 'deleted'))
 """  # noqa: S608
 
 #: Condition: `s` is the schedule of a bound row [sid or NULL, id, revision, cursor, n, …], is as the caller read it,

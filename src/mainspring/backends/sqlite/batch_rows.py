@@ -73,7 +73,7 @@ class Segment:
             self.absent.append(new_run_row(run, event_count, self.wall, mark, guard.unique_key))
         elif isinstance(guard, ScheduleAt):
             row = _schedule_row(change, mark)
-            self.schedules.append([*row, guard.revision, guard.cursor, guard.n, guard.touched])
+            self.schedules.append([*row, guard.revision, guard.cursor, guard.n, guard.touched, guard.old_name])
             self.moved.append((index, guard.n + row[2]))
             self.redefines = self.redefines or not all(_is_plan_event(event, guard.id) for event in change.events)
         elif isinstance(guard, ScheduleAbsent):

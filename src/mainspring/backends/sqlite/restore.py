@@ -37,6 +37,9 @@ def _put(table: str, fields: Sequence[str], key: str) -> str:
 
 _PUT_RUNS = _put("run", RUN_FIELDS, "id")
 _PUT_SCHEDULES = _put("schedule", _SCHEDULE_FIELDS, "id")
+#: Namespace, name, id. A schedule that still has the name here has another one, or is deleted, in the other store: its
+#: row follows, and until then its name is free.
+_FREE_NAME = "UPDATE schedule SET state = 'deleted' WHERE ns = ? AND name = ? AND id <> ? AND state <> 'deleted'"
 _PUT_GATES = _put("gate_limit", ("name", "max", "closed_until"), "name")
 _FREE_GATES = "DELETE FROM gate_held WHERE name = ?"
 _HOLD_GATES = "INSERT INTO gate_held (name, held) VALUES (?, ?)"
@@ -76,6 +79,7 @@ def _write_page(db: Database, page: Page, lease_now: Ms) -> None:
     many(_PUT_BODIES, (_plain(astuple(body)) for body in page.bodies))
     # Ended runs first: in this store, such a run may still be open, with the unique key of an open run of the page.
     many(_PUT_RUNS, map(_run, sorted(page.runs, key=lambda run: run.ended_at is None)))
+    many(_FREE_NAME, (_plain((row.ns, row.name, row.id)) for row in page.schedules if row.state != "deleted"))
     many(_PUT_SCHEDULES, (_schedule(row, page.touched.get(row.id, 0)) for row in page.schedules))
     many("DELETE FROM span WHERE schedule_id = ? AND through >= ?", page.cuts)
     many(_ADD_SPANS, (_plain(astuple(span)) for span in page.spans))

@@ -161,12 +161,10 @@ def schedule_change(ids: Ids, old: Schedule, *events: Event, touched: int = 0, *
 
     `touched`: the number of the last touch, if the change is to clear the touch; 0: it clears none.
     """
-    return Change(
-        id=ids.change(),
-        guard=ScheduleAt(old.id, old.revision, old.cursor, old.n, touched),
-        schedule=replace(old, **values),
-        events=events,
-    )
+    new = replace(old, **values)
+    old_name = old.name if new.name != old.name else None
+    guard = ScheduleAt(old.id, old.revision, old.cursor, old.n, touched, old_name)
+    return Change(id=ids.change(), guard=guard, schedule=new, events=events)
 
 
 def fire_run(schedule: Schedule, fire: Ms, **over: Any) -> Run:

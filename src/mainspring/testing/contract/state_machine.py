@@ -89,6 +89,7 @@ OUTCOMES = (*sorted(ENDED), State.WAITING, *[State.RETRYING] * 2, *[State.SUCCEE
 FREE_TASK, GATED_TASK = "free", "gated"
 LOOK_AGENDAS = (Agenda.GATES, Agenda.SCHEDULES, Agenda.TOUCHED)
 INDEX = range(100)
+MOVES = ("pause", "until", "resume", "update", "rename", "finish", "delete")
 
 
 def command(when: Callable[[Any], Any] = lambda machine: True, **choices: Sequence[Any]) -> Callable[[F], F]:
@@ -265,7 +266,7 @@ class _Machine(RuleBasedStateMachine):
         self.apply(plan)
         self.stale = [*self.stale[-3:], row]
 
-    @command(lambda self: self.schedules(), pick=INDEX, move=["pause", "until", "resume", "update", "finish", "delete"])
+    @command(lambda self: self.schedules(), pick=INDEX, move=MOVES)
     def move_schedule(self, pick: int, move: str) -> None:
         rows = self.schedules()
         row = rows[pick % len(rows)]
@@ -278,13 +279,12 @@ class _Machine(RuleBasedStateMachine):
         elif move == "resume":
             event = ScheduleResumed(schedule_id=row.id, cursor=row.cursor)
             values = {"state": "active", "reason": None, "until": None, "next_at": row.cursor + 1_000}
-        elif move == "update":
+        elif move in ("update", "rename"):
+            name = "abc"[pick % 3] if move == "rename" else row.name
             spec = replace(row.spec, priority=(row.spec.priority + 1) % 4)
             revision = row.revision + 1
-            event = ScheduleUpdated(
-                schedule_id=row.id, revision=revision, spec=spec, anchor=row.anchor, cursor=row.cursor
-            )
-            values = {"revision": revision, "spec": spec}
+            values = {"revision": revision, "spec": spec, "name": name}
+            event = ScheduleUpdated(schedule_id=row.id, anchor=row.anchor, cursor=row.cursor, **values)
         elif move == "finish":
             event = ScheduleFinished(schedule_id=row.id, reason="ended", cursor=row.cursor)
             values = {"state": "finished", "next_at": None}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from mainspring.testing.contract.apply import ApplyInserts, ApplyPlans
 from mainspring.testing.contract.apply_moves import ApplyMoves
+from mainspring.testing.contract.apply_renames import ApplyRenames
 from mainspring.testing.contract.claim import Claims, GatedClaims, Renewals
 from mainspring.testing.contract.claim_ahead import ClaimsAhead
 from mainspring.testing.contract.due import DueExpired, DueSchedules, NamedLeases
@@ -30,6 +31,7 @@ class StoreContract(
     ApplyInserts,
     ApplyPlans,
     ApplyMoves,
+    ApplyRenames,
     Claims,
     ClaimsAhead,
     GatedClaims,

@@ -88,6 +88,9 @@ local function check_guard(c)
     if not s or s.revision ~= expected[1] or s.cursor ~= expected[2] or s.n ~= expected[3] then
       return refusal(s, false, c)
     end
+    if expected[5] and hget('names', expected[5]) then -- the change renames the schedule, and the name is taken
+      return refusal(s, false, c)
+    end
   elseif kind == SCHEDULE_ABSENT then
     local s = load_schedule(id) or load_schedule(hget('names', expected) or '')
     if s then

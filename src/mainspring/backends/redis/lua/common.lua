@@ -460,6 +460,10 @@ local function save_schedule(s, old)
     id,
     pack(s.n, s.revision, s.cursor, s.created, s.updated, s.state, s.next_at, s.ns, s.name, s.app, s.body) .. s.rest
   )
+  local old_name = old and old.ns .. NUL .. old.name
+  if old_name and old_name ~= name and hget('names', old_name) == id then
+    hdel('names', old_name)
+  end
   if s.state ~= 'deleted' then
     hput('names', name, id)
   elseif hget('names', name) == id then
