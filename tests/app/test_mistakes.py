@@ -16,7 +16,7 @@ import pytest
 from starlette.background import BackgroundTask
 
 import mainspring
-from mainspring import Context, Cron, Depends, Every, Http, Mainspring, Retry, Snooze, Window
+from mainspring import At, Context, Cron, Depends, Every, Http, Mainspring, Retry, Snooze, Window
 from mainspring.model.errors import InvalidInput, ScheduleConflict, SyncOnLoop, UnknownTask, WrongArguments
 
 WHEN = datetime(2030, 1, 1, 9, tzinfo=UTC)
@@ -121,9 +121,17 @@ MISTAKES: list[Mistake] = [
     ("eta of a call", lambda ms: ms.tasks["send"].enqueue("a", eta=WHEN), WrongArguments, r"'eta'. Write send.using\(at="),
     ("delay of a call", lambda ms: ms.tasks["send"].enqueue("a", delay="5m"), WrongArguments, r"send.using\(delay=…\)"),
     ("retries of Retry", lambda ms: Retry(retries=3), InvalidInput, r"retries: is not an option of Retry.*max_attempts="),
+    ("timezone of Cron", lambda ms: Cron("0 9 * * *", timezone="UTC"), InvalidInput, r"timezone: is not an option of Cron\(…\). Write tz="),
+    ("seconds of Every", lambda ms: Every(seconds=5), InvalidInput, r'seconds: is not an option of Every\(…\). Write Every\("10m"\)'),
+    ("a slip in Every", lambda ms: Every("1h", ancor=WHEN), InvalidInput, "ancor: .*Did you mean 'anchor'?"),
+    ("times of At", lambda ms: At(run_at=WHEN), InvalidInput, r"run_at: is not an option of At\(…\). Write At\("),
+    ("days of a Window", lambda ms: Window("09:00-17:00", days="mon-fri"), InvalidInput, r"days: is not an option of Window\(.*weekdays="),
+    ("segments of a Window", lambda ms: Window(segments=["09:00-17:00"]), InvalidInput, r'segments: .*Write Window\("09'),
+    ("json of Http", lambda ms: Http("https://example.com", json={}), InvalidInput, r"json: is not an option of Http\(…\). Write payload="),
+    ("a slip in Http", lambda ms: Http("https://example.com", header={}), InvalidInput, "header: .*Did you mean 'headers'?"),
     ("timezone of an app", lambda ms: Mainspring("memory://", timezone="UTC"), InvalidInput, r"timezone: .*Mainspring\(…\). W"),
     ("a slip in an app", lambda ms: Mainspring("memory://", concurency=2), InvalidInput, "Did you mean 'concurrency'?"),
-    ("an unknown option", lambda ms: ms.task(zzz=1), InvalidInput, "zzz: is not an option of a task. Known are executor,"),
+    ("an unknown option", lambda ms: ms.task(zzz=1), InvalidInput, "zzz: is not an option of a task. Known are capture, executor,"),
     # ── methods of other schedulers ──
     ("delay", lambda ms: ms.tasks["send"].delay("a"), AttributeError, r"'delay': write await send.enqueue\(…\), or send.sync"),
     ("apply_async", lambda ms: ms.tasks["send"].apply_async(("a",)), AttributeError, r"apply_async.*send.using\(delay=…\)"),

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from mainspring.model.errors import InvalidInput, suggest_nearest
 from mainspring.model.instant import Duration, Ms, duration_ms
+from mainspring.model.option_hints import refuse_unknown_options
 from mainspring.model.query_values import hide_query_values
 
 if TYPE_CHECKING:
@@ -142,6 +143,16 @@ class HttpResult(Struct, frozen=True, omit_defaults=True):
     truncated: bool = False
 
 
+#: Keywords of HTTP clients → what to write.
+_HINTS = {
+    **dict.fromkeys(("json", "data", "body", "payload"), "Write payload=… with ms.schedule(…) or ms.http(…)"),
+    **dict.fromkeys(("timeout", "retry"), "Give it to the schedule: ms.schedule(name, Http(…), timeout=…, retry=…)"),
+    **dict.fromkeys(("auth", "token"), 'Write headers={"Authorization": "Bearer …"}'),
+    "params": "Write the query in the URL; its values are kept like header values",
+}
+
+
+@refuse_unknown_options("Http(…)", _HINTS)
 def Http(  # noqa: N802 - it reads as the value it makes
     url: str,
     *,

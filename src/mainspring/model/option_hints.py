@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import ParamSpec, TypeVar
 
 from mainspring.model.errors import InvalidInput, suggest_nearest
@@ -73,20 +74,25 @@ def suggest_option(wrong: str, options: Iterable[str]) -> str:
     return OTHER_OPTIONS.get(wrong) or suggest_nearest(wrong, known) or f"Known are {', '.join(known)}"
 
 
-def refuse_unknown_options(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def refuse_unknown_options(
+    what: str, hints: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator of a function: calls with a keyword that the function does not have raise InvalidInput.
 
-    `what` names the function in the error: "timezone: is not an option of Mainspring(…). Write tz=…".
+    `what` names the function in the error: "timezone: is not an option of Mainspring(…). Write tz=…". `hints` maps such
+    keywords to what to write, where that differs from the hints for schedules.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        known = frozenset(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters.values()
+        known = frozenset(one.name for one in parameters if one.kind is not one.VAR_POSITIONAL)
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             if not kwargs.keys() <= known:
                 wrong = next(name for name in kwargs if name not in known)
-                raise InvalidInput(wrong, f"is not an option of {what}", suggest_option(wrong, known - {"self"}))
+                hint = hints.get(wrong) or suggest_option(wrong, known - {"self"})
+                raise InvalidInput(wrong, f"is not an option of {what}", hint)
             return function(*args, **kwargs)
 
         return checked

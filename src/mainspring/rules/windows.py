@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from mainspring.model.errors import InvalidInput
 from mainspring.model.instant import DAY_SECONDS, Ms, instant_ms, load_zone, to_datetime
+from mainspring.model.option_hints import refuse_unknown_options
 from mainspring.model.policies import Segment, WindowSpec, check_choice
 
 #: `WindowSpec.tz` of a window that takes the zone of its schedule. Definitions replace it by that zone, so it is not
@@ -18,6 +19,16 @@ SCHEDULE_ZONE = ""
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
+_DAYS_HINT = 'Write Window("09:00-17:00", weekdays="mon-fri")'
+_SEGMENTS_HINT = 'Write Window("09:00-12:00", "13:00-17:00")'
+#: Keywords that users try → what to write.
+_HINTS = {
+    **dict.fromkeys(("days", "day_of_week", "weekday"), _DAYS_HINT),
+    **dict.fromkeys(("segments", "hours", "start", "end"), _SEGMENTS_HINT),
+}
+
+
+@refuse_unknown_options("Window(…)", _HINTS)
 def Window(  # noqa: N802 - it reads as the value it makes
     *segments: str | tuple[time, time],
     weekdays: str | tuple[str, ...] | list[str] = (),

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from mainspring.model.errors import InvalidInput
 from mainspring.model.instant import Ms, instant_ms, isoformat
+from mainspring.model.option_hints import refuse_unknown_options
 from mainspring.model.trigger import AtSpec
 from mainspring.rules.triggers.base import Finding, Trigger
 
@@ -19,6 +20,7 @@ class At(Trigger):
 
     spec: AtSpec
 
+    @refuse_unknown_options("At(…)", {"run_at": "Write At(datetime(…, tzinfo=UTC))"})
     def __init__(self, times: datetime | Iterable[datetime]) -> None:
         given: object = times
         if isinstance(given, str) or not isinstance(given, datetime | Iterable):

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from mainspring.model.errors import InvalidInput, suggest_nearest
 from mainspring.model.instant import DAY_SECONDS, Ms, load_zone
+from mainspring.model.option_hints import refuse_unknown_options
 from mainspring.model.trigger import CronSpec, Fold, Gap
 from mainspring.rules.triggers.base import FIRST_SECOND, LAST_SECOND, Finding, Trigger
 from mainspring.rules.triggers.cron_parse import CronFields, parse
@@ -41,6 +42,7 @@ class Cron(Trigger):
     _zone_info: ZoneInfo
     _zone_given: bool
 
+    @refuse_unknown_options("Cron(…)")
     def __init__(
         self,
         expr: str,

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from mainspring.model.errors import InvalidDuration, InvalidInput
 from mainspring.model.instant import Duration, Ms, duration_ms, format_duration, instant_ms, isoformat
+from mainspring.model.option_hints import refuse_unknown_options
 from mainspring.model.policies import check_choice
 from mainspring.model.trigger import EverySpec, First
 from mainspring.rules.triggers.base import LAST_MS, Finding, Trigger
@@ -24,6 +25,7 @@ class Every(Trigger):
 
     spec: EverySpec
 
+    @refuse_unknown_options("Every(…)", dict.fromkeys(("seconds", "minutes", "hours", "days"), 'Write Every("10m")'))
     def __init__(
         self,
         interval: Duration,
