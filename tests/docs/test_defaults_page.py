@@ -137,6 +137,30 @@ def test_every_key_of_the_table_exists(table: Any) -> None:
             get_value(ServeSettings(), key.replace("scheduler.concurrency", "scheduler.workers"))
 
 
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("cronExpression", "cron="),
+        ("intervalMs", "every="),
+        ("delayMs", "'delay'"),
+        ("graceMs", "'grace'"),
+        ("startAt", "'start'"),
+        ("onExhausted", "'on_exhausted'"),
+        ("retryPolicy", "retry=Retry"),
+        ("timezone", "tz="),
+        ("enabled", "ms.pause"),
+        ("agentUrl", "Http("),
+    ],
+)
+async def test_an_error_in_python_names_the_word_of_python(word: str, ours: str) -> None:
+    call: Any = Mainspring("memory://").schedule
+    with pytest.raises(InvalidInput, match=re.escape(ours)):
+        await call("x", Http("http://x.example/"), every="1h", **{word: "1h"})
+    http: Any = Http
+    with pytest.raises(InvalidInput, match="method="):
+        http("http://x.example/", httpMethod="GET")
+
+
 async def test_an_error_names_the_word_of_this_side(api: httpx.AsyncClient) -> None:
     answer = await api.post("/api/schedules", json={"name": "x", "cron": "@daily", "agentUrl": "http://x.example/"})
     assert "cronExpression" in answer.text

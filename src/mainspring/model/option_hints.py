@@ -13,15 +13,17 @@ from mainspring.model.errors import InvalidInput, suggest_nearest
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Option of another scheduler → what to write here.
+#: Option of another scheduler, or of REST → what to write here.
 OTHER_OPTIONS = {
     "acks_late": 'Write recovery="retry", the default, or recovery="fail"',
+    "agentUrl": 'Write Http("https://…")',
     "args": "Write args=(…) with ms.schedule or a schedule's decorator, or pass the arguments to enqueue(…)",
     "autoretry_for": "Write retry=Retry(on=(ConnectionError,))",
     "bind": "Leave it out: a first parameter ctx: Context receives the context",
     "coalesce": 'Write missed="catch_up_once", the default, "skip" or "replay_all"',
     "concurrency": "Write limit=… for a task, or Mainspring(concurrency=…)",
     "countdown": 'Write send.using(delay="10m").enqueue(…)',
+    "cronExpression": 'Write cron="0 9 * * *"',
     "crontab": 'Write cron="0 9 * * *"',
     "day": 'Write cron="0 9 1 * *"',
     "day_of_week": 'Write cron="0 9 * * Mon-Fri"',
@@ -30,14 +32,17 @@ OTHER_OPTIONS = {
     "dont_autoretry_for": "Write retry=Retry(never=(ValueError,))",
     "dst_gap": 'Write cron=Cron("0 9 * * *", gap="skip")',
     "dst_overlap": 'Write cron=Cron("0 9 * * *", overlap="both")',
+    "enabled": "Call ms.pause(name) or ms.resume(name)",
     "end_date": "Write end=datetime(…, tzinfo=UTC)",
     "eta": "Write send.using(at=datetime(…, tzinfo=UTC)).enqueue(…)",
     "expires": "Write start_deadline=… for a schedule, or send.using(expires=…) for a call",
     "func": "Give the task as the second argument: ms.schedule(name, task, …)",
     "hour": 'Write cron="0 9 * * *"',
     "hours": 'Write every="1h"',
+    "httpMethod": 'Write Http("https://…", method="POST")',
     "id": "Write name=…",
     "interval": 'Write every="10m"',
+    "intervalMs": 'Write every="10m"',
     "jobstore": 'Write Mainspring("sqlite:///jobs.db"): all schedules are in that store',
     "jobstores": 'Write Mainspring("sqlite:///jobs.db"): all schedules are in that store',
     "max_attempts": "Write retry=Retry(max_attempts=…)",
@@ -51,6 +56,7 @@ OTHER_OPTIONS = {
     "retries": "Write retry=Retry(max_attempts=…), which counts the first attempt, too",
     "retry_backoff": 'Write retry=Retry(backoff="exponential")',
     "retry_delay": 'Write retry=Retry(initial="30s")',
+    "retryPolicy": "Write retry=Retry(max_attempts=…)",
     "run_at": "Write at=datetime(…, tzinfo=UTC)",
     "run_immediately": 'Write first="now" with every=…, or call ms.trigger(name)',
     "run_now": 'Write first="now" with every=…, or call ms.trigger(name)',
