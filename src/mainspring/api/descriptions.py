@@ -24,7 +24,8 @@ FIELDS: dict[str, str] = {
     "fired": "Number of fires that count against maxRuns.",
     # what it calls
     "agentId": "Label of the HTTP agent, for people.",
-    "agentUrl": "URL of the HTTP agent that each execution calls.",
+    "agentUrl": "URL of the HTTP agent that each execution calls. Answers show *** for the values in its query; sent "
+    "back, it keeps them.",
     "httpMethod": "Method of the call. POST by default.",
     "headers": "Headers of the call, by name. Answers show *** for each value; sent back, it keeps the stored value.",
     "task": "Name of a task in the program that the service runs, in place of an agent.",
