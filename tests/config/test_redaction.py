@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mainspring.backends.redis.settings import read_url
-from mainspring.config.redaction import redact_url
+from mainspring.config.redaction import redact_url, show_store
 
 
 @pytest.mark.parametrize(
@@ -55,3 +57,11 @@ def test_all_that_redis_takes_as_the_password_is_redacted(password: str) -> None
     url = f"redis://u:{password}@h:6379/0"
     assert read_url(url).password == password
     assert redact_url(url) == "redis://u:***@h:6379/0"
+
+
+def test_the_file_of_a_store_is_shown_with_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert show_store("sqlite:///shop.db?synchronous=normal") == f"sqlite:///{tmp_path}/shop.db?synchronous=normal"
+    assert show_store("sqlite:////srv/shop.db") == "sqlite:////srv/shop.db"
+    assert show_store("postgresql://u:p@h/db") == "postgresql://u:***@h/db"
+    assert show_store("memory://") == "memory://"

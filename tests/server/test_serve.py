@@ -308,6 +308,8 @@ def test_log_lines_are_json_if_configured(tmp_path: Path) -> None:
         assert (line["level"], line["logger"]) == ("info", "mainspring.access")
         assert "GET /api/schedules " in line["message"]
         assert "canary" not in one.text
+        assert json.loads(one.line("Mainspring serves at").string)["level"] == "info"
+        assert json.loads(one.line("Next: ").string)["logger"] == "mainspring"
 
 
 def test_the_access_log_can_be_turned_off_and_holds_no_forged_lines(tmp_path: Path) -> None:

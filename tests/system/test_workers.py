@@ -199,7 +199,7 @@ def test_one_process_is_the_worker_itself(pool: Pool) -> None:
     assert all(word in shown for word in ("last seen", "shop", "worker", str(pid), "0/9", "default"))
     process.send_signal(signal.SIGTERM)
     assert process.wait(WAIT_SECONDS) == 0
-    assert [line.split()[0] for line in pool.listed().splitlines()[1:]] == ["no"]
+    assert [line.split()[0] for line in pool.listed().splitlines()[1:]] == ["stopped"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 from mainspring.app.engine_host import EngineHost
 from mainspring.app.registry import Registry
 from mainspring.app.shutdown import Stopper, describe_wait
+from mainspring.config.redaction import show_store
 from mainspring.engine.work.watchdog import OWN_LOOP_ADVICE
 from mainspring.model.errors import RunsAlready
 from mainspring.model.policies import ROLES, Role, check_choice
@@ -130,6 +131,8 @@ class EngineRunner:
         except BaseException:  # nothing else would stop the engine's loops that have started
             await self.stop(Stopper())
             raise
+        if host.store is None:
+            log.info("the engine runs on %s", show_store(host.url))
 
     @contextlib.asynccontextmanager
     async def run_in_block(self, value: T) -> AsyncIterator[T]:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from mainspring.cli.program import load_configured, program_options, read_configuration
+from mainspring.config.redaction import show_store
 from mainspring.model.errors import MissingExtra
 from mainspring.model.plural import plural
 from mainspring.telemetry.log_format import configure_logging
@@ -52,7 +53,7 @@ def run(
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     log = logging.getLogger("mainspring")
     tasks, schedules = plural(len(app.tasks), "task"), plural(len(app.declared), "schedule")
-    log.info("%s: %s, %s declared; Ctrl-C stops", app.url, tasks, schedules)
+    log.info("%s: %s, %s declared; Ctrl-C stops", show_store(app.url), tasks, schedules)
     app.run(until_idle=until_idle)
     log.info("stopped cleanly")
 

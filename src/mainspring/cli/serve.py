@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -79,4 +80,5 @@ def serve(
 
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     app = make_app(resolved, None if resolved.settings.app is None else load_app(resolved.settings.app))
-    run(app, sources, resolved, click.echo)
+    is_json = resolved.settings.logging.format == "json"  # then every line of the output is a record
+    run(app, sources, resolved, logging.getLogger("mainspring").info if is_json else click.echo)

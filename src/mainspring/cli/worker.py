@@ -19,6 +19,7 @@ import click
 from mainspring.app.internals import host_of
 from mainspring.cli.program import load_configured, program_options, read_configuration
 from mainspring.cli.run import SWITCH_INTERVAL_SECONDS
+from mainspring.config.redaction import show_store
 from mainspring.model.errors import InvalidInput
 from mainspring.model.plural import plural
 from mainspring.model.settings import adjust_settings
@@ -114,7 +115,7 @@ def _run_one(app: Mainspring, *, supervised: bool) -> None:
         threading.Thread(target=_end_with_parent, name="mainspring-parent", daemon=True).start()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     tasks, slots = plural(len(app.tasks), "task"), plural(app.settings.concurrency, "slot")
-    log.info("%s: worker for %s, %s", app.url, tasks, slots)
+    log.info("%s: worker for %s, %s", show_store(app.url), tasks, slots)
     app.run(role="worker")
     log.info("stopped cleanly")
 
@@ -147,7 +148,7 @@ async def _supervise(app: Mainspring, command: list[str], bounds: Bounds) -> int
         demand=read_demand,
     )
     size = plural(bounds.start, "worker") if bounds.low == bounds.high else f"{bounds.low} to {bounds.high} workers"
-    log.info("%s: %s of %s; Ctrl-C stops", app.url, size, plural(settings.concurrency, "slot"))
+    log.info("%s: %s of %s; Ctrl-C stops", show_store(app.url), size, plural(settings.concurrency, "slot"))
     try:
         return await pool.run()
     finally:

@@ -22,7 +22,8 @@ RECENT_MS: Ms = 3_600_000
 def workers(url: str | None, as_json: bool, every: bool) -> None:
     """List the instances that plan schedules or execute runs, live ones first.
 
-    An instance is live while its lease lasts. Each heartbeat renews the lease, and a clean stop ends it.
+    An instance is live while its lease lasts; each heartbeat renews the lease. Afterwards it is stopped, if it stopped
+    in order, else dead: its process was killed, hangs, or cannot reach the store.
     """
 
     async def read(store: Store, now: Ms) -> tuple[Ms, list[tuple[Lease, Instance]]]:
@@ -45,6 +46,7 @@ def _as_dict(lease: Lease, one: Instance) -> dict[str, Any]:
     return {
         "id": lease.owner,
         "live": lease.live,
+        "state": _state_of(lease, one),
         "last_seen": isoformat(lease.renewed_at),
         "since": isoformat(one.since) if one.since else None,
         "app": one.app,
@@ -61,17 +63,23 @@ def _as_dict(lease: Lease, one: Instance) -> dict[str, Any]:
     }
 
 
+def _state_of(lease: Lease, one: Instance) -> str:
+    """Return "live", "stopped" if the instance stopped in order, or "dead"."""
+    return "live" if lease.live else "stopped" if one.stopped else "dead"
+
+
 def _print(shown: list[tuple[Lease, Instance]], now: Ms) -> None:
+    """Print a line for each instance, as wide as its content: a terminal wraps it, and a pipe gets all of it."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for column in ("live", "last seen", "app", "version", "role", "host", "pid", "running", "queues", "labels"):
+    for column in ("state", "last seen", "app", "version", "role", "host", "pid", "running", "queues", "labels"):
         table.add_column(column, justify="right" if column in ("pid", "running") else "left", no_wrap=True)
     for lease, one in shown:
         ago = max(0, now - lease.renewed_at) // 1000 * 1000
         table.add_row(
-            "yes" if lease.live else "no",
+            _state_of(lease, one),
             f"{format_duration(ago)} ago" if ago else "now",
             one.app,
             one.version or "-",
@@ -82,4 +90,6 @@ def _print(shown: list[tuple[Lease, Instance]], now: Ms) -> None:
             ", ".join(one.queues),
             ", ".join(f"{name}={value}" for name, value in sorted(one.labels.items())),
         )
-    Console(highlight=False, soft_wrap=True, markup=False).print(table)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console.width = max(console.width, console.measure(table, options=console.options.update(width=10_000)).maximum)
+    console.print(table)

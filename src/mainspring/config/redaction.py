@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
-from urllib.parse import unquote_plus
+from urllib.parse import unquote, unquote_plus
 
 from mainspring.config.schema import KEYS, get_value
 from mainspring.config.settings import ServeSettings
@@ -13,6 +14,19 @@ from mainspring.model.instant import format_duration
 _PASSWORD_PARAMETERS = ("password", "sslpassword", "sentinel_password")
 #: A key that ends in one of these has a duration in milliseconds as its value, if the value is a whole number.
 _DURATION_SUFFIXES = ("timeout", "interval", "ttl", "history", "delay", "max_lag")
+
+
+def show_store(url: str) -> str:
+    """Return the URL of a store for the log: without passwords, and with the absolute path of a SQLite file.
+
+    Why absolute: programs that start in different directories each have a file of their own.
+    """
+    scheme, separator, rest = url.partition("://")
+    place, question_mark, query = rest.partition("?")
+    if scheme.lower() == "sqlite" and place.startswith("/") and place[1:]:
+        path = os.path.abspath(unquote(place[1:]))
+        return redact_url(f"{scheme}{separator}/{path}{question_mark}{query}")
+    return redact_url(url)
 
 
 def redact_url(url: str) -> str:

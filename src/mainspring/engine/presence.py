@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.engine.loop import Loop
 from mainspring.model.instant import Ms
@@ -39,6 +40,7 @@ class Instance(Struct, frozen=True, omit_defaults=True):
     namespace: str = ""  # "" in rows of earlier versions
     task_origins: dict[str, str] = {}  # task name → origin of its function (`rules/origins.py`)
     schedule_origins: dict[str, str] = {}  # schedule name → origin of its task's function
+    stopped: bool = False  # True once the instance has stopped in order; a killed one never says so
 
 
 class Presence(Loop):
@@ -68,11 +70,14 @@ class Presence(Loop):
         return self.poll
 
     async def leave(self) -> None:
-        """Release the row, because this instance stops properly. Raises: StoreError.
+        """Write that this instance stopped in order, and release the row. Raises: StoreError.
 
         The row is not removed at once, so that other instances still see what this instance declared.
         """
         if self._epoch is not None:
+            last = replace(self._describe(), stopped=True, running=0)
+            data = msgspec.json.encode(last).decode()
+            await self._store.lease(INSTANCE_PREFIX + self._owner, self._owner, self._ttl, epoch=self._epoch, data=data)
             await self._store.release(INSTANCE_PREFIX + self._owner, self._owner, self._epoch)
             self._epoch = None
 

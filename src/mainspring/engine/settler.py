@@ -113,6 +113,7 @@ class Settler(Loop):
         self._on_clock_step = on_clock_step
         #: False for an instance with the role worker: it plans no schedules and works on the other three agendas.
         self.plans = True
+        self._is_stopping = False
         self._steps: dict[Agenda, Callable[[], Awaitable[float]]] = {
             Agenda.SCHEDULES: self.plan,
             Agenda.TOUCHED: self.update_touched,
@@ -133,7 +134,15 @@ class Settler(Loop):
 
     def enable_planning(self, *, enabled: bool) -> None:
         """Plan schedules from now on if `enabled`, else leave them to other instances."""
-        self.plans = enabled
+        self.plans, self._is_stopping = enabled, False
+
+    def stop_planning(self) -> None:
+        """Leave all fires to other instances, or to the next start, because this instance stops.
+
+        Why: it begins no more runs, so the run of a fire would stay waiting, and with `overlap="forbid"` the later
+        fires would be skipped.
+        """
+        self._is_stopping = True
 
     def is_store_usable(self) -> bool:
         """Return True if the last commit reached the store. While a disk is full, reads succeed, and commits fail."""
@@ -194,9 +203,9 @@ class Settler(Loop):
         """Turn the due fires of schedules into runs and spans, and commit them. Return the seconds until the next call.
 
         One call covers up to `DUE_BATCH_ROWS` schedules and returns 0 if there may be more. Nothing is planned if
-        `plans` is False, or while planning waits after a step of the wall clock. Raises: StoreError.
+        `plans` is False, after `stop_planning`, or while planning waits after a step of the clock. Raises: StoreError.
         """
-        if not self.plans:
+        if not self.plans or self._is_stopping:
             return self.poll
         unsteady = await self._seconds_until_steady()
         if unsteady > 0:

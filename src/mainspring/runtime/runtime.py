@@ -295,8 +295,7 @@ class Runtime:
     def call_agents(self, settings: AgentSettings) -> None:
         """Start to claim the runs of HTTP agents, too, and to call the agents within the limits of `settings`.
 
-        The calls are made on the handlers' loop. Do nothing if agents are called already, or if the engine does not
-        run.
+        The calls are made on the handlers' loop. Do nothing if agents are called already or the engine does not run.
         """
         if (agents := self.workers.make_agent_worker(settings, self.vault, self.recorder, self.publisher)) is None:
             return
@@ -318,14 +317,14 @@ class Runtime:
         await self.presence.run_once()
 
     def stop_claiming(self) -> None:
-        """Let the workers claim and begin no more runs. Attempts that have begun go on."""
+        """Plan no more fires, and let the workers claim and begin no more runs. Attempts that have begun go on."""
+        self.settler.stop_planning()
         self.workers.stop_claiming()
 
     async def stop(self, timeout: float) -> None:
-        """Stop claiming, let attempts finish within `timeout` seconds, hand back unfinished runs, and stop every loop.
+        """If the engine runs, stop to plan and claim, let attempts end in `timeout` seconds, and hand back the others.
 
-        At the end, append an `InstanceLeft` event and give up the leadership and the presence row; a failure of the
-        store in these steps is ignored. The store stays open. Do nothing if the engine does not run.
+        Then append `InstanceLeft` and give up leadership and presence row, even if the store fails. It stays open.
         """
         if self.worker is None:
             self.declarations.give_back_handlers()
@@ -334,6 +333,7 @@ class Runtime:
             return
         if self.broker_link is not None:
             await self.broker_link.stop_reading()
+        self.settler.stop_planning()
         await self.workers.drain(timeout)
         await self._stop_loops()
         await self.recorder.drain()

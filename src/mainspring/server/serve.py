@@ -19,7 +19,7 @@ from mainspring.app.configuration import agent_settings, configure_program
 from mainspring.app.internals import host_of, http_agents_of, runner_of
 from mainspring.app.mainspring import Mainspring
 from mainspring.app.shutdown import Stopper
-from mainspring.config.redaction import redact_url
+from mainspring.config.redaction import redact_url, show_store
 from mainspring.config.reload import Reloader
 from mainspring.config.resolve import Resolved, Sources
 from mainspring.config.settings import ServerSettings, ServeSettings
@@ -220,7 +220,7 @@ async def _wait_while_serving(wait: Coroutine[Any, Any, Any], serving: asyncio.T
 def _print_address(settings: ServeSettings, print_line: Callable[[str], Any]) -> None:
     """Print a line with the address of the service, and a line with a command to try next."""
     url = settings.url
-    print_line(f"Mainspring serves at {url}  ({redact_url(settings.store)}, role {settings.role}); Ctrl-C stops")
+    print_line(f"Mainspring serves at {url}  ({show_store(settings.store)}, role {settings.role}); Ctrl-C stops")
     if settings.role not in ("all", "api"):
         print_line(f"Next: curl {url}/ready")
         return
