@@ -182,6 +182,21 @@ def test_events_list(url: str) -> None:
     assert cli("events", "list", "--store", url, "--since", "1h").stdout == "no events\n"
 
 
+def test_the_last_events_are_listed_in_the_order_of_the_log(url: str) -> None:
+    everything = json.loads(cli("events", "list", "--store", url, "--json").stdout)
+    last = json.loads(cli("events", "list", "--store", url, "--last", "3", "--json").stdout)
+    assert last == everything[-3:]
+    started = json.loads(cli("events", "list", "--store", url, "--type", "RunStarted", "--last", "1", "--json").stdout)
+    assert started == [event for event in everything if event["type"] == "RunStarted"][-1:]
+    assert "there may be more" not in cli("events", "list", "--store", url, "--last", "1").stderr
+
+
+def test_times_in_the_data_of_events_are_text(url: str) -> None:
+    born = json.loads(cli("events", "list", "--store", url, "--type", "RunScheduled", "--json").stdout)[0]
+    assert born["data"]["due_at"] == "2024-01-01T00:01:00Z"
+    assert "due_at=2024-01-01T00:01:00Z" in cli("events", "list", "--store", url, "--type", "RunScheduled").stdout
+
+
 def test_events_list_refuses_what_does_not_exist(url: str) -> None:
     done = cli("events", "list", "--store", url, "--type", "RunFaild")
     assert (done.exit_code, done.stderr) == (

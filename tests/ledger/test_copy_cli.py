@@ -114,6 +114,9 @@ def test_killed_in_the_middle_and_called_again(tmp_path: Path, source: str) -> N
     assert answer["ok"] is True
     assert answer["copied"] == {"resumed": answer["copied"]["resumed"], "events": total - killed_at, "running": 2}
     assert answer["target"]["events"] == total
+    again = cli(source, words[-1])
+    assert again.exit_code == 0
+    assert "0 events copied: the target had them all already" in again.stdout
 
 
 def _events(path: Path) -> int:

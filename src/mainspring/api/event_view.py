@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -43,7 +44,7 @@ def event_view(event: Event) -> dict[str, Any]:
     """
     own = encode_data(mask_event(event))
     data = {} if own is None else msgspec.json.decode(own)
-    view = _convert(data, _INSTANTS | (_INSTANTS_OF_SPAN if isinstance(event, FiresElided) else frozenset()))
+    view = show_instants(event, data, rename=_camel)
     for name in ("result", "answer"):
         if name in data:
             view[name] = decode_json(data[name])
@@ -60,16 +61,23 @@ def event_view(event: Event) -> dict[str, Any]:
     }
 
 
-def _convert(value: Any, instants: frozenset[str]) -> Any:
-    """Return a JSON value with all names in objects in camelCase, and the numbers under `instants` as RFC 3339 text."""
+def show_instants(event: Event, data: dict[str, Any], *, rename: Callable[[str], str] = str) -> dict[str, Any]:
+    """Return `data`, the fields of an event as JSON types, with instants as RFC 3339 text and names as by `rename`."""
+    instants = _INSTANTS | (_INSTANTS_OF_SPAN if isinstance(event, FiresElided) else frozenset())
+    found: dict[str, Any] = _convert(data, instants, rename)
+    return found
+
+
+def _convert(value: Any, instants: frozenset[str], rename: Callable[[str], str]) -> Any:
+    """Return a JSON value with its names as by `rename`, and the numbers under `instants` as RFC 3339 text."""
     if isinstance(value, list):
-        return [_convert(item, instants) for item in value]
+        return [_convert(item, instants, rename) for item in value]
     if not isinstance(value, dict):
         return value
     found: dict[str, Any] = {}
     for name, item in value.items():
         inner = instants | _INSTANTS_OF_SPEC if name == "spec" else instants - _INSTANTS_OF_SPEC
-        found[_camel(name)] = _format_instants(item) if name in instants else _convert(item, inner)
+        found[rename(name)] = _format_instants(item) if name in instants else _convert(item, inner, rename)
     return found
 
 

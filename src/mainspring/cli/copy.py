@@ -162,8 +162,11 @@ def _print(copied: Copied, comparison: Comparison) -> None:
         other = comparison.target[name]
         table.add_row(name, _short(value), _short(other), "" if value == other else "✕")
     console.print(table)
-    after = f", after event {copied.resumed} of an interrupted copy" if copied.resumed else ""
-    console.print(f"{plural(copied.events, 'event')} copied{after}")
+    if copied.resumed and not copied.events:
+        console.print("0 events copied: the target had them all already")
+    else:
+        after = f", after event {copied.resumed} of an earlier copy" if copied.resumed else ""
+        console.print(f"{plural(copied.events, 'event')} copied{after}")
     if copied.running:
         were = "was" if copied.running == 1 else "were"
         console.print(f"{plural(copied.running, 'run')} {were} running: the first instance on the target rescues them")

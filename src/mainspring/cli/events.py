@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import click
@@ -13,7 +14,11 @@ from mainspring.model.events import EVENT_BASE_FIELDS, Event
 from mainspring.model.ids import printable_text
 from mainspring.model.instant import Ms, isoformat
 from mainspring.model.plural import plural
+from mainspring.ports.paging import iterate_rows
 from mainspring.ports.store import Events, Store
+
+#: Events read in one page by `--last`, which reads all events that match.
+LAST_PAGE_EVENTS = 10_000
 
 
 @click.group()
@@ -69,6 +74,7 @@ def _count(name: str, count: int) -> str:
 @click.option("--since", metavar="TIME", help="Only events from this time on (ISO 8601, or 1h ago as 1h).")
 @click.option("--until", metavar="TIME", help="Only events before this time (ISO 8601, or 1h ago as 1h).")
 @click.option("--after", metavar="SEQ", type=click.IntRange(0), help="Only events with a greater number than SEQ.")
+@click.option("--last", metavar="N", type=click.IntRange(1, 100_000), help="Only the newest N events that match.")
 @click.option(
     "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="The most events to print."
 )
@@ -82,26 +88,31 @@ def list_events(
     since: str | None,
     until: str | None,
     after: int | None,
+    last: int | None,
     limit: int,
 ) -> None:
-    """Print the events that match all options, oldest first.
+    """Print the events that match all options, oldest first: the first ones, or with --last the newest ones.
 
-    Example: mainspring events list --type RunFailed --since 1h
+    Example: mainspring events list --type RunFailed --last 5
     """
 
     async def read(store: Store, now: Ms) -> list[Event]:
-        return await store.find(
-            Events(
-                ns=ns,
-                run_id=run_id,
-                schedule_id=None if schedule is None else await find_schedule_id(store, schedule),
-                types=resolve_type_names(types, field="--type") if types else None,
-                since=parse_time(since, now, field="--since"),
-                until=parse_time(until, now, field="--until"),
-                after=None if after is None else str(after),
-                limit=limit,
-            )
+        query = Events(
+            ns=ns,
+            run_id=run_id,
+            schedule_id=None if schedule is None else await find_schedule_id(store, schedule),
+            types=resolve_type_names(types, field="--type") if types else None,
+            since=parse_time(since, now, field="--since"),
+            until=parse_time(until, now, field="--until"),
+            after=None if after is None else str(after),
+            limit=limit if last is None else LAST_PAGE_EVENTS,
         )
+        if last is None:
+            return await store.find(query)
+        newest: deque[Event] = deque(maxlen=last)
+        async for event in iterate_rows(store, query, lambda event: str(event.seq)):
+            newest.append(event)
+        return list(newest)
 
     found = query_store(url, read)
     if as_json:
@@ -113,7 +124,7 @@ def list_events(
         click.echo(printable_text(line.rstrip()).replace("\n", "\\n"))
     if not found:
         click.echo("no events")
-    elif len(found) == limit:
+    elif last is None and len(found) == limit:
         click.echo(f"there may be more: --after {found[-1].seq}, or a greater --limit", err=True)
     return None
 
@@ -122,18 +133,19 @@ def _as_dict(event: Event) -> dict[str, Any]:
     """Return an event as JSON types: its type, the fields that every event has, and under `data` its other fields."""
     import msgspec
 
+    from mainspring.api.event_view import show_instants
     from mainspring.model.masked_events import mask_event
 
     values: dict[str, Any] = msgspec.to_builtins(mask_event(event))
     columns = {name: values[name] for name in EVENT_BASE_FIELDS if name in values and name != "at"}
-    data = {name: value for name, value in values.items() if name not in EVENT_BASE_FIELDS}
+    data = show_instants(event, {name: value for name, value in values.items() if name not in EVENT_BASE_FIELDS})
     return {"type": type(event).__name__, "at": isoformat(event.at), **columns, "data": data}
 
 
 def _format_data(event: Event) -> str:
     """Return the fields that not every event has, in the form `name=value …`, cut to 160 characters.
 
-    Only texts, numbers and booleans are shown.
+    Only texts, numbers and booleans are shown, and times as ISO 8601.
     """
     data = _as_dict(event)["data"]
     text = " ".join(f"{name}={value}" for name, value in data.items() if isinstance(value, str | int | float))
