@@ -411,7 +411,7 @@ MUTANTS = (
         "sleep-uncapped",
         "a loop sleeps until its next known task, without an upper bound",
         S + "engine/loop.py",
-        "await self._sleep(min(delay, self.poll))",
+        "await self._sleep(min(delay, self.poll, CALM_SECONDS if self.failures else self.poll))",
         "await self._sleep(delay)",
         (PROTOCOL + "test_no_loop_sleeps_longer_than_the_poll_interval",),
     ),

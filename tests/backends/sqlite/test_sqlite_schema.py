@@ -39,7 +39,7 @@ async def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) 
     kept = await store.find(Runs())
     indexes = {name for (name,) in store._db.run("SELECT name FROM sqlite_master WHERE type = 'index'")}
     assert {"event_note", "schedule_deleted"} <= indexes
-    assert store._db.value("PRAGMA user_version") == len(load_migrations()) == 10
+    assert store._db.value("PRAGMA user_version") == len(load_migrations()) == 12
     await store.close()
     await store.open()
     assert await store.find(Runs()) == kept
@@ -79,6 +79,9 @@ async def test_fires_of_an_earlier_schema_are_still_unique(tmp_path: Path) -> No
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("DROP INDEX run_fire")
     connection.execute("CREATE UNIQUE INDEX run_fire ON run (schedule_id, fire_key) WHERE schedule_id IS NOT NULL")
+    for later in ("run_log", "log_line", "log_total"):
+        connection.execute(f"DROP TABLE {later}")
+    connection.execute("ALTER TABLE schedule DROP COLUMN rewound")
     connection.execute("PRAGMA user_version = 9")
     connection.close()
     await store.open()
