@@ -146,7 +146,7 @@ AGENT_MUTANTS = (
         "a stored query value is sent to a new host",
         S + "service/agent_secrets.py",
         "and origin_of(url) != origin_of(old.url)",
-        "and origin_of(url) == ()",
+        "and url == old.url",
         (QUERY + "test_a_stored_query_value_is_not_sent_to_another_host",),
     ),
     Mutant(
