@@ -37,6 +37,7 @@ PRAGMAS = (
 
 
 def connect(path: str) -> sqlite3.Connection:
+    Path(path).touch(0o600)  # our store refuses files that other users may read
     connection = sqlite3.connect(path, isolation_level=None, cached_statements=256)
     for pragma in PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")

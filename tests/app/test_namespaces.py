@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -107,11 +109,15 @@ async def test_the_api_answers_404_as_for_an_id_that_does_not_exist(apps: Apps) 
     assert replace(await a.get("payroll"), last_run=None) == made
 
 
+@pytest.mark.tampers
 async def test_a_name_like_the_id_of_a_schedule_does_not_hide_it(apps: Apps) -> None:
     """Before, names were looked up first: the schedule with the name received the edits meant for the other."""
     a, _ = apps
     victim = await a.schedule("payroll", "pay", cron="0 2 * * *")
-    other = await a.schedule(victim.id, "pay", cron="0 4 * * *")
+    other = await a.schedule("other", "pay", cron="0 4 * * *")
+    with contextlib.closing(sqlite3.connect(a.url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        # Earlier versions accepted such a name.
+        connection.execute("UPDATE schedule SET name = ? WHERE id = ?", (victim.id, other.id))
     assert is_id(victim.id)
     found: Schedule = await a.get(victim.id)
     assert (found.id, found.name) == (victim.id, "payroll")

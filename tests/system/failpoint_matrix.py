@@ -161,6 +161,7 @@ class Program:
         return call
 
     async def _once(self, ctx: Context, number: int) -> int:
+        ctx.log("number %d", number)
         if number == 1 and ctx.attempt == 1:
             raise ValueError("the first attempt fails")
         return number

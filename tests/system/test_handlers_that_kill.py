@@ -93,4 +93,4 @@ def test_the_neighbours_of_a_handler_that_kills_its_worker_succeed_in_the_end(ms
     assert ms.sync.find_by_id(dead.id).reason == "crashed"
     ended = [ms.sync.find_by_id(handle.id) for handle in (*before, *after)]
     assert {run.state for run in ended} == {State.SUCCEEDED}
-    assert [run.result for run in ended] == [str(number) for number in range(20)]
+    assert [run.result for run in ended] == list(range(20))
