@@ -10,12 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mainspring import Every, Window
+from mainspring.backends.memory.store import MemoryStore
+from mainspring.ledger.account import ledger
+from mainspring.ledger.copy import copy
 from mainspring.ledger.verify import verify
 from mainspring.model.events import FireCountedAgain, ScheduleRewound
 from mainspring.model.instant import Ms
 from mainspring.model.run import Run
 from mainspring.model.schedule import Schedule
-from mainspring.ports.store import Events, Schedules
+from mainspring.ports.store import Events, Schedules, Spans
 from mainspring.rules.rewind import is_ahead
 from mainspring.testing.time_travel import Travel, travel
 from tests.engine.noting import START, App, at, ms_at
@@ -195,6 +198,24 @@ async def test_a_schedule_ahead_is_logged_and_degrades_health_until_it_is_rewoun
         await t.advance("1m")
         assert app.ms.health().ok
         assert (await check_ledger(t)).ahead == 0
+
+
+async def test_a_copy_of_a_rewound_store_adds_up(app: App) -> None:
+    """The log still has the whole span that the rewind has cut, on an earlier page than the rewind."""
+    async with travel(app.ms, START) as t:
+        await app.ms.schedule("s", "note", cron="*/10 * * * *")
+        await wrong_clock(t, 5 * HOUR)
+        await app.ms.rewind("s")
+        await t.advance("1h")
+        for page in (1, 1_000):
+            target = MemoryStore()
+            await target.open()
+            await copy(t.runtime.store, target, force=True, page=page)
+            report = await verify(target)
+            assert report.ok, report.differences
+            assert await target.find(Spans()) == await t.runtime.store.find(Spans()) != []
+            assert (await ledger(target, t.clock.now())).unexplained == 0
+            await target.close()
 
 
 STEPS = st.lists(
