@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.model.errors import MIN_SIMILARITY, suggest_nearest
+from mainspring.model.errors import MIN_SIMILARITY_OF_SHORT_NAMES, _min_similarity, suggest_nearest
 
 WORDS = st.text("abcdeXY-", min_size=1, max_size=12)
 
@@ -22,6 +22,8 @@ WORDS = st.text("abcdeXY-", min_size=1, max_size=12)
         ("NIGHTLY", ["Nightly"], "Did you mean 'Nightly'?"),
         ("zzz", ["nightly"], ""),
         ("05-once", ["10-gone"], ""),
+        ("nightly", ["nightly report"], "Did you mean 'nightly report'?"),
+        ("Monday", ["MON", "TUE"], "Did you mean 'MON'?"),
         ("sort", ["cursor", "limit"], ""),
         ("", ["a"], ""),
         ("a", [], ""),
@@ -36,8 +38,14 @@ def test_the_nearest_name_is_suggested(value: str, known: list[str], sentence: s
 @given(value=WORDS, known=st.lists(WORDS, max_size=20))
 def test_few_names_give_the_suggestion_of_difflib(value: str, known: list[str]) -> None:
     by_lower = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(value.lower(), by_lower, n=1, cutoff=MIN_SIMILARITY)
-    assert suggest_nearest(value, known) == (f"Did you mean {by_lower[found[0]]!r}?" if found else "")
+    cutoff = MIN_SIMILARITY_OF_SHORT_NAMES
+    found = [
+        (ratio, name)
+        for name in by_lower
+        if (ratio := difflib.SequenceMatcher(a=name, b=value.lower()).ratio()) >= _min_similarity(value.lower(), name)
+    ]
+    assert all(ratio >= cutoff for ratio, _ in found)
+    assert suggest_nearest(value, known) == (f"Did you mean {by_lower[max(found)[1]]!r}?" if found else "")
 
 
 @pytest.mark.parametrize("length", [20, 64, 199])

@@ -8,8 +8,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-#: Similarity from which a name is suggested: 1.0 for equal names, 0.0 for names without a common letter.
-MIN_SIMILARITY = 0.75
+#: Similarity from which a name is suggested: 1.0 for equal names, 0.0 for names without a common letter. A word of three
+#: letters with one wrong letter is less similar than two long names that have little in common.
+MIN_SIMILARITY, MIN_SIMILARITY_OF_SHORT_NAMES = 0.75, 0.65
+#: Longest name that counts as short.
+MAX_SHORT_CHARS = 6
 #: Longest name that is compared with others for a suggestion.
 MAX_COMPARED_CHARS = 64
 #: Number of names with the most letters in common that are compared letter by letter.
@@ -232,14 +235,25 @@ def suggest_nearest(value: str, known: Iterable[str]) -> str:
     if len(value) > MAX_COMPARED_CHARS:
         return ""
     by_lower = {name.lower(): str(name) for name in known if len(name) <= MAX_COMPARED_CHARS}
-    matcher = difflib.SequenceMatcher(b=value.lower())
+    given = value.lower()
+    matcher = difflib.SequenceMatcher(b=given)
     similar = []
     for name in by_lower:
         matcher.set_seq1(name)
-        if matcher.real_quick_ratio() >= MIN_SIMILARITY and (bound := matcher.quick_ratio()) >= MIN_SIMILARITY:
+        least = _min_similarity(given, name)
+        if matcher.real_quick_ratio() >= least and (bound := matcher.quick_ratio()) >= least:
             similar.append((bound, name))
     best = (0.0, "")
     for _, name in heapq.nlargest(MAX_COMPARED_NAMES, similar):
         matcher.set_seq1(name)
-        best = max(best, (matcher.ratio(), name))
-    return f"Did you mean {by_lower[best[1]]!r}?" if best[0] >= MIN_SIMILARITY else ""
+        if (ratio := matcher.ratio()) >= _min_similarity(given, name):
+            best = max(best, (ratio, name))
+    return f"Did you mean {by_lower[best[1]]!r}?" if best[1] else ""
+
+
+def _min_similarity(given: str, name: str) -> float:
+    """Return the similarity from which `name` is suggested in place of `given`; both are in lower case."""
+    is_short = min(len(given), len(name)) <= MAX_SHORT_CHARS
+    if is_short or given.startswith(name) or name.startswith(given):
+        return MIN_SIMILARITY_OF_SHORT_NAMES
+    return MIN_SIMILARITY
