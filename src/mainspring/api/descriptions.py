@@ -69,7 +69,8 @@ FIELDS: dict[str, str] = {
     "state": "State of the schedule.",
     "pauseReason": "Why the schedule is paused. Null: it is not.",
     "pausedUntil": "When a paused schedule resumes by itself. Null: it waits for a request.",
-    "finishReason": "Why the schedule is finished: `exhausted` if it has no more fires. Null: it is not finished.",
+    "finishReason": "Why the schedule is finished: `exhausted` if it has no more fires (spent retries are a reason "
+    "of a pause). Null: it is not finished.",
     "updatedAt": "When the schedule was changed last.",
     "createdAt": "When the object was stored.",
     "warnings": "What the request probably did not mean, in words. Left out if there is nothing to say.",

@@ -359,7 +359,10 @@ class Mainspring:
     async def schedules(
         self, *, enabled: bool | None = None, limit: int = 1_000, after: str | None = None
     ) -> list[Schedule]:
-        """Return schedules with ids after `after`. `enabled` True: active; False: paused or finished; None: both."""
+        """Return up to `limit` schedules, oldest first; for the next page, give the last id as `after`.
+
+        `enabled` True: active ones; False: paused or finished ones; None: both.
+        """
         return await self._read_models.schedules(await self._queries.find_schedules(enabled, limit, after))
 
     async def pause(self, key: str, *, reason: str = "paused", until: datetime | None = None) -> Schedule:

@@ -17,6 +17,7 @@ from mainspring.model.errors import (
     InvalidInput,
     MainspringError,
     StoreCorrupt,
+    StoreReadOnly,
     StoreUnavailable,
     UnknownSchedule,
     suggest_nearest,
@@ -45,7 +46,8 @@ def store_option(command: Callable[..., None]) -> Callable[..., None]:
 def query_store(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) -> T:
     """Open the store at `url`, return what `question(store, now)` returns, and close the store.
 
-    `url` None stands for the store that `serve` and `run` use. `now` is the time of this machine. Raises:
+    A SQLite file that this user may not write is opened to read. `url` None stands for the store that `serve` and `run`
+    use. `now` is the time of this machine. Raises:
     InvalidInput for a memory store, because another process cannot open it; StoreUnavailable for a SQLite file that
     does not exist and MainspringError for an empty one, because opening it would create a store; StoreCorrupt if a row
     cannot be decoded.
@@ -58,7 +60,13 @@ def query_store(url: str | None, question: Callable[[Store, Ms], Awaitable[T]]) 
 
         clock = SystemClock()
         store = open_store(url, clock)
-        await store.open()
+        try:
+            await store.open()
+        except StoreReadOnly:
+            if not url.lower().startswith("sqlite:"):
+                raise
+            store = open_store(f"{url}{'&' if '?' in url else '?'}read_only=1", clock)
+            await store.open()
         try:
             return await question(store, clock.now())
         finally:

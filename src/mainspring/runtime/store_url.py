@@ -86,7 +86,7 @@ def _sqlite(url: str, clock: Clock) -> Store:
         raise InvalidInput("url", "SQLite's :memory: is not supported", "Write memory://")
     if "\0" in path:
         raise InvalidInput("url", "the path contains a NUL character", _SQLITE_FORMS)
-    options = _read_options(query, ("synchronous", "force", "shared"))
+    options = _read_options(query, ("synchronous", "force", "shared", "read_only"))
     synchronous = options.get("synchronous", "full").lower()
     if synchronous not in ("full", "normal"):
         raise InvalidInput(
@@ -94,8 +94,8 @@ def _sqlite(url: str, clock: Clock) -> Store:
             f"synchronous={synchronous!r} is not known",
             "Use full (survives power loss) or normal (the last commits may be lost with the power)",
         )
-    force, shared = (_read_boolean(options, name) for name in ("force", "shared"))
-    return SqliteStore(path, clock, synchronous=synchronous, force=force, shared=shared)
+    force, shared, read_only = (_read_boolean(options, name) for name in ("force", "shared", "read_only"))
+    return SqliteStore(path, clock, synchronous=synchronous, force=force, shared=shared, read_only=read_only)
 
 
 def _postgres(url: str, clock: Clock) -> Store:

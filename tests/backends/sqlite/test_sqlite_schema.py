@@ -82,9 +82,6 @@ async def test_fires_of_an_earlier_schema_are_still_unique(tmp_path: Path) -> No
     connection.execute("ALTER TABLE schedule DROP COLUMN rewound")
     connection.execute("DROP INDEX run_fire")
     connection.execute("CREATE UNIQUE INDEX run_fire ON run (schedule_id, fire_key) WHERE schedule_id IS NOT NULL")
-    for later in ("run_log", "log_line", "log_total"):
-        connection.execute(f"DROP TABLE {later}")
-    connection.execute("ALTER TABLE schedule DROP COLUMN rewound")
     connection.execute("PRAGMA user_version = 9")
     connection.close()
     await store.open()

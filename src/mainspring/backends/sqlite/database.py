@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from mainspring.backends.sqlite.errors import (
@@ -35,6 +36,7 @@ from mainspring.backends.sqlite.wal_checkpoints import ROWS_PER_MOVED_SCHEDULE, 
 from mainspring.model.errors import (
     InvalidInput,
     NetworkFilesystem,
+    SchemaMismatch,
     StoreError,
     StoreReadOnly,
     StoreUnavailable,
@@ -53,8 +55,8 @@ class Database:
 
     To be used by one thread at a time, in the process that opened it. `clock`: None means the system's clock.
     `synchronous`: SQLite's setting of that name, "FULL", "EXTRA" or "NORMAL". `force`: open the file even on a network
-    file system. `shared`: open it even if other users may read or write it. `failpoint`: called with the names of
-    places in the code, for tests. `busy_timeout`: how long to wait for other writers, in ms.
+    file system. `shared`: open it even if other users may read or write it. `read_only`: write nothing. `failpoint`:
+    called with the names of places in the code, for tests. `busy_timeout`: how long to wait for other writers, in ms.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Database:
         busy_timeout: Ms = BUSY_TIMEOUT_MS,
         *,
         shared: bool = False,
+        read_only: bool = False,
     ) -> None:
         if synchronous.upper() not in ("FULL", "NORMAL", "EXTRA"):
             raise InvalidInput("synchronous", f"{synchronous!r} is not known", 'Use "full", "extra" or "normal"')
@@ -88,6 +91,7 @@ class Database:
         self._synchronous = synchronous.upper()
         self._force = force
         self._shared = shared
+        self._read_only = read_only
         self._failpoint = failpoint
         self._busy_timeout = busy_timeout
         self._connection: sqlite3.Connection | None = None
@@ -108,7 +112,14 @@ class Database:
         Its writes do not wait while another connection is writing: they fail at once.
         """
         return Database(
-            self.path, self.clock, self._synchronous, self._force, self._failpoint, busy_timeout=0, shared=self._shared
+            self.path,
+            self.clock,
+            self._synchronous,
+            self._force,
+            self._failpoint,
+            busy_timeout=0,
+            shared=self._shared,
+            read_only=self._read_only,
         )
 
     @property
@@ -274,7 +285,7 @@ class Database:
         if self._connection is not None and self._pid == os.getpid():
             return
         self._check_place()
-        if not self._shared:
+        if not self._shared and not self._read_only:
             create_private_file(os.path.realpath(self.path))
         self._survive_forks()
         stopwatch = SystemClock().monotonic
@@ -366,12 +377,19 @@ class Database:
                     f"{path} is on a network file system ({fstype}), where SQLite cannot keep its promises. "
                     "Use a local disk, or force=True (?force=1) if only this machine ever opens the file"
                 )
-        if not os.access(folder, os.W_OK) or (os.path.exists(path) and not os.access(path, os.W_OK)):
+        is_writable = os.access(folder, os.W_OK) and (not os.path.exists(path) or os.access(path, os.W_OK))
+        if not is_writable and not self._read_only:
             raise StoreReadOnly(f"{path} cannot be written. Make the file and its directory writable for this user")
 
     def _open_error(self, error: sqlite3.Error | UnicodeDecodeError) -> StoreError:
         """Return the store error to raise for an exception of SQLite in `open`."""
         path = os.path.abspath(self.path)
+        if self._read_only and primary_code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            return StoreReadOnly(
+                f"{path} cannot be read without the right to write in its directory, because no program has it open: "
+                "SQLite has to create the file -shm beside it. Start the program, or copy the file to a directory of "
+                "your own"
+            )
         if primary_code(error) == sqlite3.SQLITE_ERROR:  # our statements are correct, so the schema is not
             return damage_refusal(path, error)
         return translate_error(error, path)
@@ -383,7 +401,8 @@ class Database:
         `connection` and `check_file` compare them later.
         """
         connection = sqlite3.connect(
-            self.path,
+            f"{Path(os.path.abspath(self.path)).as_uri()}?mode=ro" if self._read_only else self.path,
+            uri=self._read_only,
             timeout=self._busy_timeout / 1000,
             isolation_level=None,
             check_same_thread=False,
@@ -395,6 +414,14 @@ class Database:
             version = read_version(connection, self.path, len(scripts))
             if not self._shared and not self._reopen:  # a file that was opened is not refused after a fork
                 check_private(os.path.realpath(self.path))
+            if self._read_only:
+                if version < len(scripts):
+                    raise SchemaMismatch(
+                        f"{self.path} has schema {version} and must be migrated to {len(scripts)} first. Let a user "
+                        "who may write it run `mainspring ledger` once"
+                    )
+                self._pid, self._inode = os.getpid(), _inode(self.path)
+                return connection
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
             if mode != "wal":
                 raise StoreUnavailable(f"{self.path}: this file system does not allow SQLite's WAL mode ({mode})")

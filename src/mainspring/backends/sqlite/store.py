@@ -43,7 +43,7 @@ class SqliteStore:
     `clock`: None means the system's clock. `synchronous`: SQLite's setting of that name, "FULL", "EXTRA" or "NORMAL".
     `force`: open the file even on a network file system. `shared`: open it even if other users may read or write it,
     and leave the permissions of a new file to the umask. `failpoint`: called with the names of places in the code, for
-    tests.
+    tests. `read_only`: only queries, on a file that exists and that this user may not write.
     """
 
     capabilities = Capabilities(durable=True, multi_process=True)
@@ -59,8 +59,10 @@ class SqliteStore:
         force: bool = False,
         shared: bool = False,
         failpoint: Callable[[str], None] | None = None,
+        read_only: bool = False,
     ) -> None:
-        self._use(Database(os.fspath(path), clock, synchronous, force, failpoint, shared=shared))
+        db = Database(os.fspath(path), clock, synchronous, force, failpoint, shared=shared, read_only=read_only)
+        self._use(db)
 
     def _use(self, db: Database) -> None:
         """Set the fields of a new store object, with `db` as connection: for the constructor and `open_beside`."""
