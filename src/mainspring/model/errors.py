@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-#: Similarity from which a name is suggested: 1.0 for equal names, 0.0 for names without a common letter. A word of three
+#: Similarity from which a name is suggested: 1.0 for equal names, 0.0 for names without a common letter. A word of 3
 #: letters with one wrong letter is less similar than two long names that have little in common.
 MIN_SIMILARITY, MIN_SIMILARITY_OF_SHORT_NAMES = 0.75, 0.65
 #: Longest name that counts as short.

@@ -117,6 +117,7 @@ class MemoryPurge(MemoryTables):
         for row in schedules:
             del self._schedules[row.id]
             self._of_schedule.pop(row.id, None)
+            self._touched.pop(row.id, None)
             for key in [key for key in self._tallies if key[0] == row.id]:
                 self._tallies[None, key[1], key[2]] += self._tallies.pop(key)
             gate = self._gates.get(schedule_gate(row.id))

@@ -19,7 +19,7 @@ from mainspring.model.retention import Purged, Retention, Tally
 from mainspring.model.revisions import fold_definitions
 from mainspring.model.run import Run, State
 from mainspring.model.schedule import Span
-from mainspring.ports.store import Bodies, Events, Gates, Leases, Runs, Schedules, Spans, Tallies
+from mainspring.ports.store import Agenda, Bodies, Events, Gates, Leases, Runs, Schedules, Spans, Tallies
 from mainspring.testing.contract.bench import ContractBase, StoreBench, on_store
 from mainspring.testing.contract.factories import (
     T0,
@@ -211,15 +211,15 @@ class Purges(ContractBase):
         await b.accept(plan_change(b.ids, schedule, [T0 + 1_000], state=State.SKIPPED), now=T0 + 1_000)
         row = await b.schedule_row(schedule.id)
         gate = Gate(f"schedule:{schedule.id}", 1)
-        await b.accept(
-            replace(schedule_change(b.ids, row, ScheduleDeleted(schedule_id=row.id), state="deleted"), gates=(gate,))
-        )
+        deletion = schedule_change(b.ids, row, ScheduleDeleted(schedule_id=row.id), state="deleted")
+        await b.accept(replace(deletion, gates=(gate,), touches=(row.id,)))  # the touch is never cleared
         young = Retention(ended_before=T0)
         assert await b.store.purge(young, 100, now=T0 + 5_000) == Purged()
         assert (await b.store.purge(PURGE_ALL, 100, now=T0 + 6_000)).runs == 1
         purged = await b.store.purge(PURGE_ALL, 100, now=T0 + 7_000)
         assert (purged.runs, purged.schedules, purged.bodies) == (0, 1, 1)
         assert await b.store.find(Schedules(states=("deleted",))) == []
+        assert (await b.store.due(Agenda.TOUCHED, 9, hold=0, now=T0 + 7_000)).schedules == ()
         assert await b.store.find(Gates()) == []
         assert await b.names() == ["LogCompacted", "LogCompacted"]
         assert await b.store.find(Tallies()) == [Tally(None, T0 // DAY_MS, "fire/skipped", 1)]
