@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -25,7 +26,7 @@ class Looks:
         self.during_plan: list[Any] = []
         self.settler = Settler(
             cast("Any", self),
-            cast("Any", None),
+            cast("Any", SimpleNamespace(submit_all=None)),
             lambda: "id",
             {},
             self.clock,

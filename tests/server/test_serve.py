@@ -204,7 +204,7 @@ def test_stopping_under_load_is_in_order_and_in_time(tmp_path: Path) -> None:
     """Requests, an event stream and long handlers under way: exit code 0 within 25 s, every request answered."""
     (tmp_path / "program.py").write_text(PROGRAM)
     with serving(tmp_path, "--app", "program:ms", env={"MAINSPRING_SCHEDULER__SHUTDOWN_TIMEOUT": "2s"}) as one:
-        naps = {"task": "nap", "at": "2020-01-01T00:00:00Z", "payload": {"seconds": 60}}
+        naps = {"task": "nap", "at": "2999-01-01T00:00:00Z", "payload": {"seconds": 60}}
         for number in range(5):
             made = one.post("/api/schedules", json={"name": f"nap {number}", **naps})
             assert made.status_code == 201, made.text
@@ -253,7 +253,7 @@ def test_the_second_signal_stops_at_once(tmp_path: Path) -> None:
     with serving(tmp_path, "--app", "program:ms") as one:
         made = one.post(
             "/api/schedules",
-            json={"name": "nap", "task": "nap", "at": "2020-01-01T00:00:00Z", "payload": {"seconds": 90}},
+            json={"name": "nap", "task": "nap", "at": "2999-01-01T00:00:00Z", "payload": {"seconds": 90}},
         )
         assert one.post(f"/api/schedules/{made.json()['id']}/trigger", json={}).status_code == 201
         wait_for(lambda: _rows(tmp_path, "SELECT 1 FROM run WHERE state = 'running' AND task = 'nap'"), "a nap")
