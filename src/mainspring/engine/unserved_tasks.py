@@ -24,7 +24,7 @@ from mainspring.rules.lanes import lane_of
 log = logging.getLogger("mainspring.engine")
 
 #: Seconds between two checks, with the default heartbeat of 10 s. Instances with rarer heartbeats check more rarely.
-CHECK_INTERVAL_SECONDS = 4.0
+CHECK_INTERVAL_SECONDS = 6.0
 #: A run that has been due for less than this, in milliseconds, does not count: its program may just be restarting.
 MIN_WAIT_MS: Ms = 3_000
 #: The most runs of one task that are counted.
@@ -52,7 +52,7 @@ class UnservedTasks(Loop):
         offered: Callable[[], Collection[str]],
     ) -> None:
         """Check the tasks of the namespace of `settings`. `offered` returns the tasks that this instance executes."""
-        super().__init__(max(CHECK_INTERVAL_SECONDS, settings.heartbeat / 2_500))
+        super().__init__(max(CHECK_INTERVAL_SECONDS, settings.heartbeat / 2_000))
         self._store = store
         self._time = time
         self._settings = settings

@@ -44,6 +44,8 @@ DECLARING_TTL_MS: Ms = 5_000
 RETRY_SECONDS = 0.05
 #: Seconds between two looks at names that another program holds, and at schedules that differ from the code.
 CHECK_INTERVAL_SECONDS = 5.0
+#: Seconds to wait while there is neither; `declare` wakes the loop.
+IDLE_SECONDS = 3_600.0
 
 
 class Program(Struct, frozen=True):
@@ -77,7 +79,7 @@ class Declarations(Loop):
         Handlers of tasks that another program holds are taken out of `handlers` meanwhile. `publish` writes the
         presence row of this instance, and `note` appends an event to the log.
         """
-        super().__init__(CHECK_INTERVAL_SECONDS)
+        super().__init__(IDLE_SECONDS)
         self._store = store
         self._time = time
         self._settings = settings
@@ -137,6 +139,7 @@ class Declarations(Loop):
         instances = await self._settle_names()
         if write:
             await self._store_schedules(tuple(program.requests), instances)
+        self.wake()
 
     async def _settle_names(self) -> list[tuple[Lease, Instance]]:
         """Find the names that other programs hold, publish those that this one holds, and return the instances.
@@ -308,7 +311,7 @@ class Declarations(Loop):
             found = await self._store.find(Schedules(ns=want.ns, name=name, limit=1))
             if not found or not await self._find_drift(found[0], want):
                 self.drifts.pop(name, None)
-        return self.poll
+        return CHECK_INTERVAL_SECONDS if self.conflicts or self.drifts else IDLE_SECONDS
 
     async def _take_over(self) -> None:
         """Decide about the names again, and store the schedules that this program did not hold before."""
