@@ -37,11 +37,11 @@ def test_the_first_program_of_the_readme_has_five_lines_and_fires_every_second(t
         with subprocess.Popen([sys.executable, "five.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             first = [process.stdout.readline() for _ in range(2)]
-            _wait_until_nothing_is_open(tmp_path / "mainspring.db")  # else its lease, 30 s, holds up the next start
+            _wait_until_nothing_is_open(tmp_path / "five.db")  # else its lease, 30 s, holds up the next start
             process.kill()
         assert all(line.startswith("tick 20") for line in first), first
     answer = subprocess.run(
-        [sys.executable, "-m", "mainspring.cli.main", "ledger", "--store", "sqlite:///mainspring.db", "--json"],
+        [sys.executable, "-m", "mainspring.cli.main", "ledger", "--store", "sqlite:///five.db", "--json"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -61,15 +61,16 @@ def test_the_script(folder: Path) -> None:
     assert joined_and_left(folder, "nightly.db") == (1, 1)
 
 
-@pytest.mark.parametrize("how", ["flask", "gunicorn", "gunicorn, hook", "gunicorn, hook, preload"])
+@pytest.mark.parametrize("how", ["flask", "gunicorn", "gunicorn, preload", "gunicorn, a module of its own"])
 def test_flask(folder: Path, how: str) -> None:
     port = free_port()
-    if "hook" in how:
-        (folder / "shop.py").write_text(FILES["shop.py"].rsplit("if not app.debug", 1)[0])
-    else:
+    module = "shop"
+    if "module" in how:
         (folder / "gunicorn.conf.py").unlink()
+        (folder / "serve.py").write_text("from shop import app, ms\n\nms.start_background()\n")
+        module = "serve"
     bind = f"127.0.0.1:{port}"
-    command = ["gunicorn", "shop:app", "-w", "2", "-b", bind, *(["--preload"] if "preload" in how else [])]
+    command = ["gunicorn", f"{module}:app", "-w", "2", "-b", bind, *(["--preload"] if "preload" in how else [])]
     if how == "flask":
         command = ["flask", "--app", "shop", "run", "--port", str(port)]
     engines = 1 if how == "flask" else 2
@@ -81,6 +82,34 @@ def test_flask(folder: Path, how: str) -> None:
         assert call(port, "POST", "/schedules/nightly_report/pause")["reason"] == "paused on the page"
     left = 0 if how == "flask" else engines  # the development server does not handle SIGTERM
     assert joined_and_left(folder, "shop.db") == (engines, left), (folder / "server.log").read_text()
+
+
+@pytest.mark.parametrize("options", [["--debug"], ["--reload"], ["--debug", "--no-reload"]], ids=" ".join)
+def test_one_process_of_the_development_server_has_an_engine(folder: Path, options: list[str]) -> None:
+    port = free_port()
+    with server(folder, port, "flask", "--app", "shop", "run", "--port", str(port), *options):
+        run = call(port, "POST", "/invoices/acme")["run"]
+        until(lambda: call(port, "GET", f"/invoices/{run}")["state"] == "succeeded")
+    log = (folder / "server.log").read_text()
+    assert joined_and_left(folder, "shop.db")[0] == 1, log
+
+
+@pytest.mark.parametrize("command", ["routes", "shell", "--help", "hello", "--debug routes"])
+def test_a_command_of_flask_starts_no_engine(folder: Path, command: str) -> None:
+    own = '\n\n@app.cli.command("hello")\ndef hello() -> None:\n    print("nightly_report")\n'
+    (folder / "shop.py").write_text(FILES["shop.py"] + own)
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "flask"), "--app", "shop", *command.split()],
+        cwd=folder,
+        input="print(app.view_functions['list_schedules'].__name__)",
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=50,
+    )
+    known = {"routes": "list_schedules", "shell": "list_schedules", "--help": "hello", "hello": "nightly_report"}
+    assert known[command.split()[-1]] in done.stdout, done.stderr  # the app was imported
+    assert not (folder / "shop.db").exists()
 
 
 SETTINGS = """

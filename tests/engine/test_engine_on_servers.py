@@ -125,8 +125,8 @@ async def test_an_instance_continues_by_itself_after_its_connections_were_cut(ur
 def test_the_five_lines_of_the_readme(url: str, tmp_path: Path) -> None:
     page = README.read_text(encoding="utf-8")
     (program,) = re.findall(r"## Start with five lines\n.*?```python\n(.*?)```", page, re.DOTALL)
-    assert "sqlite:///mainspring.db" in program
-    (tmp_path / "five.py").write_text(program.replace("sqlite:///mainspring.db", url), encoding="utf-8")
+    assert "sqlite:///five.db" in program
+    (tmp_path / "five.py").write_text(program.replace("sqlite:///five.db", url), encoding="utf-8")
     process = subprocess.Popen([sys.executable, "five.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
