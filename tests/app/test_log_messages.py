@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring import InvalidInput, Mainspring, Retry, Window
+from mainspring import Fail, InvalidInput, Mainspring, Retry, RunNotSuccessful, Window
 from mainspring.testing import travel
 
 
@@ -29,6 +29,48 @@ async def test_a_failure_is_said_and_the_last_one_with_its_trace(caplog: pytest.
     assert "task work failed (attempt 1 of 2, next in about 1.0 s): " in said[0][1]
     assert "failed (attempt 2 of 2, not retried): " in said[1][1]
     assert 'raise ValueError("no paper left")' in said[1][1]
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_the_trace_begins_with_the_frames_of_the_handler(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    ms = Mainspring("memory://")
+    work = ms.task(name="work", retry=Retry(max_attempts=1))(fail_in_coroutine if kind == "coroutine" else fail)
+    async with ms.running():
+        with pytest.raises(RunNotSuccessful):
+            await (await work.enqueue()).result(timeout="20s")
+    (said,) = [one.getMessage() for one in caplog.records if "no paper left" in one.getMessage()]
+    first, second, *_ = said.splitlines()[1:]
+    assert first == "Traceback (most recent call last):"
+    assert second.startswith(f'  File "{__file__}"')
+
+
+def fail() -> None:
+    raise ValueError("no paper left")
+
+
+async def fail_in_coroutine() -> None:
+    fail()
+
+
+@pytest.mark.parametrize("cause", [False, True])
+async def test_a_failure_that_the_handler_meant_has_only_the_trace_of_its_cause(
+    cause: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ms = Mainspring("memory://")
+
+    @ms.task
+    def work() -> None:
+        if not cause:
+            raise Fail("there is no such customer")
+        try:
+            fail()
+        except ValueError as error:
+            raise Fail("there is no such customer") from error
+
+    async with travel(ms, "2026-01-01T00:00Z"):
+        await work.enqueue()
+    (said,) = [one.getMessage() for one in caplog.records if "no such customer" in one.getMessage()]
+    assert ("Traceback" in said, "no paper left" in said) == (cause, cause)
 
 
 async def test_the_wait_for_a_retry_is_counted_from_the_failure(caplog: pytest.LogCaptureFixture) -> None:

@@ -195,7 +195,7 @@ async def test_a_dead_workers_run_comes_back_after_its_lease_and_not_before() ->
         assert [type(e) for e in await ms.events(run=handle.id, types=[LeaseExpired])] == [LeaseExpired]
 
 
-async def test_a_task_that_kills_its_worker_ends_in_the_dead_letters() -> None:
+async def test_a_task_that_kills_its_worker_ends_in_the_dead_letters(caplog: pytest.LogCaptureFixture) -> None:
     ms = Mainspring("memory://")
 
     @ms.task(max_crashes=3)
@@ -210,9 +210,16 @@ async def test_a_task_that_kills_its_worker_ends_in_the_dead_letters() -> None:
         run = await handle.run()
         assert (run.state, run.dead, run.reason, run.attempt) == (State.FAILED, True, "crashed", 3)
         assert [type(e) for e in await ms.events(run=handle.id, types=[RunFailed])] == [RunFailed]
+    lines = [(one.levelname, one.getMessage()) for one in caplog.records if "stopped renewing" in one.getMessage()]
+    assert [level for level, _ in lines] == ["WARNING", "WARNING", "ERROR"]
+    assert "the run is now waiting (" in lines[0][1]
+    assert (
+        "the run is now failed after 3 crashes, as many as max_crashes allows; "
+        f"run it again with ms.retry({handle.id!r}) (run {handle.id}, attempt 3)" in lines[2][1]
+    )
 
 
-async def test_recovery_fail_means_at_most_once() -> None:
+async def test_recovery_fail_means_at_most_once(caplog: pytest.LogCaptureFixture) -> None:
     ms = Mainspring("memory://")
 
     @ms.task(recovery="fail")
@@ -225,6 +232,12 @@ async def test_recovery_fail_means_at_most_once() -> None:
         await t.runtime.settler.rescue()
         assert await handle.state() is State.LOST
         assert [type(e) for e in await ms.events(run=handle.id, types=[RunLost])] == [RunLost]
+    (line,) = [one for one in caplog.records if "stopped renewing" in one.getMessage()]
+    assert line.levelname == "ERROR"
+    assert (
+        f"the run is now lost, because of recovery='fail'; run it again with ms.retry({handle.id!r})"
+        in line.getMessage()
+    )
 
 
 async def test_recovery_fail_means_at_most_once_when_the_worker_stops_in_order_too() -> None:

@@ -17,6 +17,7 @@ from mainspring.engine.deletions import Deletions
 from mainspring.engine.known_fires import find_known_fires
 from mainspring.engine.lookahead import Lookahead
 from mainspring.engine.loop import Loop
+from mainspring.engine.rescue_log import log_rescue
 from mainspring.engine.run_logger import RunLogger
 from mainspring.model.change import Change, RunLease
 from mainspring.model.events import ClockStepped
@@ -403,8 +404,7 @@ class Settler(Loop):
             results = await self._batcher.submit_all(changes)
             for run, change, result in zip(due.runs, changes, results, strict=True):
                 if result.ok and change.run is not None:  # if refused, another instance was first and logs it
-                    text = "had worker %s, which stopped renewing its lease; the run is now %s"
-                    self._run_logger.write(logging.WARNING, run, text, run.owner, change.run.state)
+                    log_rescue(self._run_logger, run, change.run.state)
         return 0.0 if len(due.runs) >= DUE_BATCH_ROWS else self._seconds_until_due(due)
 
     def _expire(self, run: Run, now: Ms) -> Change:

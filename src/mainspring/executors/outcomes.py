@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import traceback
+from types import TracebackType
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,6 +30,8 @@ from mainspring.rules.retry import is_worth_retry
 
 #: Characters stored of a traceback.
 MAX_TRACE_CHARS = 8_000
+#: How the paths of Mainspring's own files begin.
+_OWN_FILES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
 def record_begin(execution: Execution, clock: Clock) -> None:
@@ -68,7 +72,9 @@ def _chosen_outcome(chosen: HandlerOutcome) -> Outcome:
             return Snoozed(chosen.delay_ms)
         case Cancel():
             return Cancelled(storable_text(chosen.reason))
-    return replace(_failure(chosen, None), error=_cut(storable_text(str(chosen)), MAX_ERROR_CHARS))
+    failed = replace(_failure(chosen, None), error=_cut(storable_text(str(chosen)), MAX_ERROR_CHARS))
+    # The handler meant to fail, so the place where it did tells nothing. An error behind it does.
+    return failed if chosen.__cause__ or chosen.__context__ else replace(failed, trace=None)
 
 
 def error_outcome(error: BaseException, attempt: Attempt | None = None) -> Outcome:
@@ -97,7 +103,7 @@ def _failure(error: BaseException, retry_filter: RetryFilter | None) -> Failed:
     where = f"{frames[-1].filename}:{frames[-1].name}:{frames[-1].line}" if frames else ""
     fingerprint = hashlib.blake2b(f"{name}:{where}".encode(), digest_size=6).hexdigest()
     try:
-        trace = storable_text("".join(traceback.format_exception(error)))
+        trace = storable_text("".join(traceback.format_exception(kind, error, _handler_part(error.__traceback__))))
     except Exception:
         trace = ""
     return Failed(
@@ -106,6 +112,14 @@ def _failure(error: BaseException, retry_filter: RetryFilter | None) -> Failed:
         trace=_cut(trace, MAX_TRACE_CHARS),
         retry=is_worth_retry(error, retry_filter),
     )
+
+
+def _handler_part(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the first frame that is not Mainspring's own; all of it if every frame is."""
+    part = trace
+    while part is not None and part.tb_frame.f_code.co_filename.startswith(_OWN_FILES):
+        part = part.tb_next
+    return part or trace
 
 
 def raised_outcome(held: HeldRun, error: BaseException) -> Outcome:
