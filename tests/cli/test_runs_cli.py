@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mainspring import Context, Mainspring, Retry
+from mainspring import Context, Mainspring, Retry, RunNotSuccessful
 from mainspring.cli import runs
 from mainspring.cli.main import mainspring
 
@@ -60,6 +60,60 @@ def test_a_log_is_printed(run: tuple[str, str], monkeypatch: pytest.MonkeyPatch)
     assert (done.exit_code, "there is no run 'none'" in done.output) == (1, True)
 
 
+@pytest.fixture
+async def ended(tmp_path: Path) -> tuple[str, str, str]:
+    """Return the URL of a store, and the ids of a failed run and of a successful run without lines."""
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    ms = Mainspring(url)
+
+    @ms.task(retry=Retry(max_attempts=2, initial="1ms"))
+    async def quiet(fails: bool) -> None:
+        if fails:
+            raise ValueError("boom\x1b[31m")
+
+    async with ms.running():
+        failed, done = await quiet.enqueue(True), await quiet.enqueue(False)
+        with pytest.raises(RunNotSuccessful):
+            await failed.result(timeout=WAIT)
+        await done.result(timeout=WAIT)
+    await ms.close()
+    return url, failed.id, done.id
+
+
+def test_a_log_without_lines_says_what_became_of_the_run(ended: tuple[str, str, str]) -> None:
+    url, failed, good = ended
+    done = cli("runs", "logs", failed, "--store", url)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == "no lines; state of the run: failed; last error: ValueError: boom\\x1b[31m\n"
+    assert cli("runs", "logs", good, "--store", url).stderr == "no lines; state of the run: succeeded\n"
+    assert cli("runs", "logs", failed, "--store", url, "--json", "--follow").stdout == ""
+
+
+def test_the_log_of_a_failed_run_ends_with_its_error(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(FAILING)
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    made = subprocess.run(
+        [sys.executable, "app.py", url], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=True
+    )
+    done = cli("runs", "logs", made.stdout.strip(), "--store", url)
+    assert "begun" in done.stdout
+    assert done.stderr == "state of the run: failed; last error: ValueError: boom\n"
+
+
+FAILING = """
+import sys
+from mainspring import Context, Mainspring, Retry
+
+ms = Mainspring(sys.argv[1])
+
+@ms.task(retry=Retry(max_attempts=1))
+def talk(ctx: Context) -> None:
+    ctx.log("begun")
+    raise ValueError("boom")
+
+print(talk.sync.enqueue().id, flush=True)
+ms.run(until_idle=True)
+"""
 PROGRAM = """
 import os, sys
 from mainspring import Context, Mainspring

@@ -11,7 +11,7 @@ from mainspring.engine.work.log_writer import FLUSH_SECONDS
 from mainspring.model.errors import UnknownRun
 from mainspring.model.ids import printable_text
 from mainspring.model.instant import Ms, isoformat
-from mainspring.model.run import ENDED
+from mainspring.model.run import ENDED, OPEN, Run, State
 from mainspring.model.run_log import LogEntry
 from mainspring.ports.store import RunLogs, Runs, Store
 
@@ -36,7 +36,8 @@ def runs() -> None:
 def logs(run_id: str, url: str | None, as_json: bool, attempt: int | None, follow: bool) -> None:
     """Print the log of the run with the id RUN: what its handler wrote with `ctx.log`, and its captured output.
 
-    With --json, each line is a JSON object on a line of its own.
+    With --json, each line is a JSON object on a line of its own. The error of a run that failed is written to standard
+    error.
     """
 
     async def read(store: Store, now: Ms) -> None:
@@ -54,11 +55,23 @@ def logs(run_id: str, url: str | None, as_json: bool, attempt: int | None, follo
             if len(lines) == PAGE_LINES:
                 continue
             if not follow or left <= 0:
+                click.echo(_describe_end(found[0], has_lines=after is not None), err=True, nl=False)
                 return
             left = left - POLL_SECONDS if found[0].state in ENDED else LAST_LINES_SECONDS
             await asyncio.sleep(POLL_SECONDS)
 
     query_store(url, read)
+
+
+def _describe_end(run: Run, *, has_lines: bool) -> str:
+    """Return a line for people with the state of `run` and its last error; nothing if neither is worth a line.
+
+    `has_lines`: lines of its log were printed, so only an error is worth a line.
+    """
+    if has_lines and run.state in OPEN | {State.SUCCEEDED}:
+        return ""
+    error = f"; last error: {run.error}" if run.error else ""
+    return printable_text(f"{'' if has_lines else 'no lines; '}state of the run: {run.state}{error}") + "\n"
 
 
 def _as_text(line: LogEntry) -> str:

@@ -81,6 +81,24 @@ async def test_a_file_that_others_may_use_is_refused_with_the_remedy(tmp_path: P
     await store.close()
 
 
+async def test_the_remedy_names_the_files_that_exist_and_the_url(tmp_path: Path) -> None:
+    """SQLite adds files while the database is open, and removes them when the refused program closes it."""
+    path = tmp_path / "my jobs.db"
+    store = SqliteStore(path)
+    await store.open()
+    await store.close()
+    path.chmod(0o644)
+    with pytest.raises(StoreDenied) as refused:
+        await store.open()
+    assert f"chmod 600 '{path}'. " in str(refused.value)
+    url = f"sqlite:///{tmp_path}/my%20jobs.db?shared=1"
+    assert str(refused.value).endswith(f"write {url}")
+    shared = open_store(url, SystemClock())
+    await shared.open()
+    await shared.close()
+    path.chmod(0o600)
+
+
 @pytest.mark.usefixtures("open_umask")
 async def test_a_shared_file_is_opened_and_created_as_the_umask_says(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/x.db?shared=1", SystemClock())

@@ -21,7 +21,7 @@ from mainspring.backends.sqlite.errors import (
     primary_code,
     translate_error,
 )
-from mainspring.backends.sqlite.file_modes import check_private, create_private_file
+from mainspring.backends.sqlite.file_modes import check_private, create_private_file, list_files
 from mainspring.backends.sqlite.filesystems import filesystem_of, is_network
 from mainspring.backends.sqlite.rows import MAX_STATEMENT_ROWS, expand_rows, statement_size
 from mainspring.backends.sqlite.schema import (
@@ -400,6 +400,7 @@ class Database:
         Leases from before the machine's last restart are ended. The process id and the file's inode are kept, because
         `connection` and `check_file` compare them later.
         """
+        files = list_files(os.path.realpath(self.path))
         connection = sqlite3.connect(
             f"{Path(os.path.abspath(self.path)).as_uri()}?mode=ro" if self._read_only else self.path,
             uri=self._read_only,
@@ -413,7 +414,7 @@ class Database:
             scripts = load_migrations()
             version = read_version(connection, self.path, len(scripts))
             if not self._shared and not self._reopen:  # a file that was opened is not refused after a fork
-                check_private(os.path.realpath(self.path))
+                check_private(files)
             if self._read_only:
                 if version < len(scripts):
                     raise SchemaMismatch(

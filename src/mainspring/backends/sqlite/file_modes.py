@@ -6,6 +6,8 @@ import contextlib
 import os
 import shlex
 import stat
+from collections.abc import Sequence
+from urllib.parse import quote
 
 from mainspring.model.errors import StoreDenied
 
@@ -29,16 +31,25 @@ def create_private_file(path: str) -> None:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, OWNER_ONLY))
 
 
-def check_private(path: str) -> None:
-    """Raise `StoreDenied`, with the command that helps, if other users may read or write a file of the database."""
+def list_files(path: str) -> list[str]:
+    """Return `path` and the paths of the files that exist beside it for the data of the same database."""
+    return [path + suffix for suffix in SUFFIXES if not suffix or os.path.exists(path + suffix)]
+
+
+def check_private(files: Sequence[str]) -> None:
+    """Raise `StoreDenied`, with the command that helps, if other users may read or write a file of the database.
+
+    `files`: those of `list_files` before the database was opened. SQLite removes the files that it adds while the
+    database is open, so the command must not name them.
+    """
     if os.name != "posix":
         return  # permissions of other systems are not in the mode
-    open_files = [path + suffix for suffix in SUFFIXES if _mode(path + suffix) & 0o077]
+    open_files = [file for file in files if _mode(file) & 0o077]
     if open_files:
         raise StoreDenied(
-            f"{path} holds secrets, and other users of this machine may read or write it (mode "
+            f"{files[0]} holds secrets, and other users of this machine may read or write it (mode "
             f"{_mode(open_files[0]):04o}). Close it to them: chmod 600 {shlex.join(open_files)}. "
-            "If they are meant to use it, write sqlite:///PATH?shared=1"
+            f"If they are meant to use it, write sqlite:///{quote(files[0])}?shared=1"
         )
 
 
