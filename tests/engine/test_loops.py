@@ -234,13 +234,12 @@ async def test_recovery_fail_means_at_most_once(caplog: pytest.LogCaptureFixture
         assert [type(e) for e in await ms.events(run=handle.id, types=[RunLost])] == [RunLost]
     (line,) = [one for one in caplog.records if "stopped renewing" in one.getMessage()]
     assert line.levelname == "ERROR"
-    assert (
-        f"the run is now lost, because of recovery='fail'; run it again with ms.retry({handle.id!r})"
-        in line.getMessage()
-    )
+    assert f"is now lost, because of recovery='fail'; run it again with ms.retry({handle.id!r})" in line.getMessage()
 
 
-async def test_recovery_fail_means_at_most_once_when_the_worker_stops_in_order_too() -> None:
+async def test_recovery_fail_means_at_most_once_when_the_worker_stops_in_order_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """What began is not handed to another worker; what did not begin is."""
     ms = Mainspring("memory://")
     calls: list[str] = []
@@ -261,6 +260,31 @@ async def test_recovery_fail_means_at_most_once_when_the_worker_stops_in_order_t
         await stopping
         assert (await handle.state(), calls) == (State.LOST, [handle.id])
         assert [type(e) for e in await ms.events(run=handle.id, types=[RunHandedBack, RunLost])] == [RunLost]
+    (line,) = [one for one in caplog.records if "was stopped before its end" in one.getMessage()]
+    assert line.levelname == "ERROR"
+    assert f"is now lost, because of recovery='fail'; run it again with ms.retry({handle.id!r})" in line.getMessage()
+
+
+async def test_a_run_that_a_stop_cuts_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    ms = Mainspring("memory://")
+
+    @ms.task
+    async def long() -> None:
+        await asyncio.sleep(100)
+
+    async with manual(ms, "2026-01-01T00:00Z") as t:
+        handle = await long.enqueue()
+        worker = t.runtime.worker
+        assert worker is not None
+        await worker.run_once()
+        await t.settle()
+        stopping = asyncio.ensure_future(worker.hand_back("shutdown"))
+        await t.advance("1s")
+        await stopping
+        assert await handle.state() is State.WAITING
+    (line,) = [one for one in caplog.records if "was stopped before its end" in one.getMessage()]
+    assert line.levelname == "WARNING"
+    assert "handed back: another program, or the next start, runs it again" in line.getMessage()
 
 
 async def test_a_renewal_that_crosses_a_new_claim_stops_the_old_attempt_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from mainspring.model.ids import storable_text
 from mainspring.model.instant import Ms
 from mainspring.model.outcome import Accepted, Cancelled, Failed, HandedBack, Outcome, Skipped, Snoozed, Succeeded
 from mainspring.model.policies import RetryPolicy
-from mainspring.model.run import ENDED, Run
+from mainspring.model.run import ENDED, Run, State
 from mainspring.ports.clock import Clock
 from mainspring.ports.executor import Attempt, Execution, HeldRun
 from mainspring.rules.lanes import schedules_to_touch
@@ -86,6 +86,8 @@ class Recorder:
         change = self.change_of(held.attempt, held.execution, outcome, now)
         if type(outcome) is Failed:
             self._log_failure(held, outcome, change, now)
+        elif type(outcome) is HandedBack and outcome.began and outcome.reason != "lease_lost":
+            self._log_cut(held.attempt.run, change)
         self.unstored[held.attempt.run.id] = held
         if change.run is not None and change.run.state in ENDED:
             self.ending.add(held.attempt.run.id)
@@ -266,6 +268,15 @@ class Recorder:
         else:
             text = "failed (%s, not retried): %s"
             self.run_logger.write(logging.ERROR, run, text, number, outcome.error, trace=outcome.trace or "")
+
+    def _log_cut(self, run: Run, change: Change) -> None:
+        """Log a run whose handler had begun and was stopped before its end. `change` hands it back or ends it."""
+        if change.run is not None and change.run.state is State.LOST:
+            text = "was stopped before its end; the run is now lost, because of recovery='fail'"
+            self.run_logger.write(logging.ERROR, run, f"{text}; run it again with ms.retry(%r)", run.id)
+        else:
+            text = "was stopped before its end and handed back: another program, or the next start, runs it again"
+            self.run_logger.write(logging.WARNING, run, text)
 
     async def drain(self) -> None:
         """Return once every outcome is stored, refused or given up. Called when a worker stops."""
