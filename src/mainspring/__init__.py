@@ -118,6 +118,18 @@ _EXPORTS = {
     "runtime.broker_url": ("open_broker",),
     "telemetry.event_log": ("LoggingHandler",),
 }
+#: Name that other schedulers have → what to write here.
+_OTHER_NAMES = {
+    "AsyncIOScheduler": "write Mainspring(…) and async with ms.running():",
+    "BackgroundScheduler": "write Mainspring(…) and call ms.start_background()",
+    "BlockingScheduler": "write Mainspring(…) and call ms.run()",
+    "Celery": "write Mainspring(…)",
+    "CronTrigger": 'write Cron("0 9 * * *")',
+    "DateTrigger": "write At(datetime(…, tzinfo=UTC))",
+    "IntervalTrigger": 'write Every("10m")',
+    "Scheduler": "write Mainspring(…)",
+    "crontab": 'write Cron("0 9 * * *")',
+}
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 __all__ = [*sorted(_MODULE_OF), "__version__"]
@@ -132,8 +144,11 @@ def __getattr__(name: str) -> Any:
     """Return the object of a public name: Python calls this when `name` is used for the first time.
 
     Why at the first use: a program that needs few names, such as the command line, does not import the engine. Raises:
-    AttributeError for a name that is not public.
+    AttributeError for a name that is not public; ImportError for one of another scheduler, because `from … import`
+    replaces the text of an AttributeError.
     """
+    if name in _OTHER_NAMES:
+        raise ImportError(f"module 'mainspring' has no {name!r}: {_OTHER_NAMES[name]}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'mainspring' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"mainspring.{_MODULE_OF[name]}"), name)

@@ -98,7 +98,12 @@ CASES: list[Case] = [
     ("negative number", lambda ms: ms.update("nightly", grace=-1), InvalidDuration, "grace: -1 is negative"),
     ("negative interval", lambda ms: ms.schedule("x", "send", every="-1s", args=("a",)), InvalidDuration, "'-1s'"),
     ("interval of nothing", lambda ms: Every(0), InvalidInput, "0"),
-    ("unreadable", lambda ms: ms.tasks["send"].using(delay="5 minutes"), InvalidDuration, "'5 minutes'.*\"10m\""),
+    (
+        "unreadable",
+        lambda ms: ms.tasks["send"].using(delay="5 minutes"),
+        InvalidDuration,
+        "'5 minutes'.*Did you mean '5m'?",
+    ),
     ("not finite", lambda ms: ms.tasks["send"].using(delay=math.inf), InvalidDuration, "delay: inf is not a finite"),
     ("task time-out", lambda ms: ms.task(name="y", timeout=0)(nothing), InvalidDuration, "timeout: 0 is too"),
     ("retry", lambda ms: Retry(initial="-1s"), InvalidDuration, "retry.initial: '-1s' is negative"),

@@ -87,6 +87,15 @@ MISTAKES: list[Mistake] = [
     ("every without brackets", lambda ms: ms.every(nothing), InvalidInput, r'every: is used without a value. Write @ms'),
     ("cron without brackets", lambda ms: ms.cron(nothing), InvalidInput, r'cron: is used without a value. Write @ms.cron'),
     ("at without brackets", lambda ms: ms.at(nothing), InvalidInput, "at: is used without a value. Write @ms.at"),
+    ("cron in parts", lambda ms: ms.cron(hour=2, minute=30)(nothing), InvalidInput,
+     r'hour: is not an option of @ms.cron\(…\). Write @ms.cron\("30 2 \* \* \*"\)'),
+    ("cron of a weekday", lambda ms: ms.cron(day_of_week="mon-fri", hour=9), InvalidInput, r'Write @ms.cron\("0 9 \* \* mon-fri"\)'),
+    ("cron of a weekday's number", lambda ms: ms.cron(day_of_week=1), InvalidInput, r'day_of_week: .*Write @ms.cron\("0 9 \* \* Mon-Fri"\)'),
+    ("every in parts", lambda ms: ms.every(seconds=10)(nothing), InvalidInput,
+     r'seconds: is not an option of @ms.every\(…\). Write @ms.every\("10s"\)'),
+    ("every in two parts", lambda ms: ms.every(minutes=30, hours=1, name="x"), InvalidInput, r'minutes: .*@ms.every\("1h30m"\)'),
+    ("at by another name", lambda ms: ms.at(run_date=WHEN), InvalidInput, r"run_date: .*Write @ms.at\(datetime\(2030"),
+    ("every without a value", lambda ms: ms.every(name="x"), InvalidInput, 'every: is used without a value. Write @ms'),
     ("a decorator above", lambda ms: ms.schedule("x", wrapped_above(nothing), every="1h"), UnknownTask, "Register it"),
     ("a lambda in a process", lambda ms: ms.task(name="x", executor="process")(lambda: 1), InvalidInput,
      "executor: a child process cannot import .*<lambda>. Define the function at the top level"),
@@ -131,15 +140,30 @@ MISTAKES: list[Mistake] = [
     ("a slip in Http", lambda ms: Http("https://example.com", header={}), InvalidInput, "header: .*Did you mean 'headers'?"),
     ("timezone of an app", lambda ms: Mainspring("memory://", timezone="UTC"), InvalidInput, r"timezone: .*Mainspring\(…\). W"),
     ("a slip in an app", lambda ms: Mainspring("memory://", concurency=2), InvalidInput, "Did you mean 'concurrency'?"),
+    ("max_workers of an app", lambda ms: Mainspring("memory://", max_workers=4), InvalidInput, "max_workers: .*Write concurrency="),
+    ("job_defaults of an app", lambda ms: Mainspring("memory://", job_defaults={}), InvalidInput, "job_defaults: .*Give such options"),
     ("an unknown option", lambda ms: ms.task(zzz=1), InvalidInput, "zzz: is not an option of a task. Known are capture, executor,"),
     # ── methods of other schedulers ──
     ("delay", lambda ms: ms.tasks["send"].delay("a"), AttributeError, r"'delay': write await send.enqueue\(…\), or send.sync"),
     ("apply_async", lambda ms: ms.tasks["send"].apply_async(("a",)), AttributeError, r"apply_async.*send.using\(delay=…\)"),
-    ("enqueue of the app", lambda ms: ms.enqueue(nothing, 1, 2), AttributeError, r"write await add.enqueue\(1, 2\), where"),
+    ("enqueue of the app", lambda ms: ms.enqueue(nothing, 1, 2), AttributeError, r"await add.enqueue\(1, 2\), or add.sync.enqueue\(1, 2\) in"),
     ("add_job", lambda ms: ms.add_job(nothing, "interval"), AttributeError, r"'add_job': write await ms.schedule\("),
     ("remove_job", lambda ms: ms.remove_job("x"), AttributeError, r"write await ms.delete\("),
+    ("pause_job", lambda ms: ms.pause_job("x"), AttributeError,
+     r"""'pause_job': write await ms.pause\("name"\), or ms.sync.pause\("name"\) in code without an event loop$"""),
+    ("add_listener", lambda ms: ms.add_listener(print), AttributeError, r"'add_listener': write ms.on_event\("),
+    ("print_jobs", lambda ms: ms.print_jobs(), AttributeError, r"'print_jobs': write await ms.schedules\(\)"),
+    ("remove_all_jobs", lambda ms: ms.remove_all_jobs(), AttributeError, r"'remove_all_jobs': .*ms.delete\("),
+    ("conf", lambda ms: ms.conf.update(timezone="UTC"), AttributeError, r"'conf': give the options to Mainspring\(…\)"),
+    ("pause_job of the sync door", lambda ms: ms.sync.pause_job("x"), AttributeError,
+     r"""Mainspring.sync has no 'pause_job': write ms.sync.pause\("name"\)$"""),
+    ("reschedule_job of the sync door", lambda ms: ms.sync.reschedule_job("x"), AttributeError, r'write ms.sync.update\("name", every'),
+    ("enqueue of the sync door", lambda ms: ms.sync.enqueue(nothing), AttributeError, r"write add.sync.enqueue\(1, 2\), where"),
     ("a slip in a method", lambda ms: ms.pauze("x"), AttributeError, "'pauze': Did you mean 'pause'?"),
-    ("a slip in the sync door", lambda ms: ms.sync.pauze("x"), AttributeError, "sync has no 'pauze'"),
+    ("a slip in the sync door", lambda ms: ms.sync.pauze("x"), AttributeError, "sync has no 'pauze': Did you mean 'pause'?"),
+    ("a scheduler of another library", lambda ms: mainspring.BackgroundScheduler, ImportError,  # type: ignore[attr-defined]  # the mistake
+     r"no 'BackgroundScheduler': write Mainspring\(…\) and call ms.start_background\(\)"),
+    ("crontab", lambda ms: mainspring.crontab, ImportError, r"no 'crontab': write Cron\("),  # type: ignore[attr-defined]  # the mistake
     ("a slip in a module", lambda ms: mainspring.Retrry, AttributeError, "no attribute 'Retrry'"),  # type: ignore[attr-defined]  # the mistake
     # ── values of the wrong type ──
     ("retry as a number", lambda ms: ms.task(retry=3)(nothing), InvalidInput, r"retry: 3 is not a retry policy. Write .*Retry\(max_"),
@@ -156,10 +180,21 @@ MISTAKES: list[Mistake] = [
     ("a window as text", lambda ms: ms.every("1h", window="08:00-18:00")(nothing), InvalidInput, r'window: .*Window\("09'),
     ("every as an object", lambda ms: ms.every(object())(nothing), InvalidInput, "interval: .*is not a duration"),
     ("every as cron", lambda ms: ms.every("0 9 * * *")(nothing), InvalidInput, r"interval: '0 9 \* \* \*' is not a dur"),
-    ("cron as interval", lambda ms: ms.cron("10m")(nothing), InvalidInput, "'10m'"),
+    ("every in long units", lambda ms: ms.every("10 minutes")(nothing), InvalidInput, "'10 minutes' is not a .*Did you mean '10m'?"),
+    ("timeout of a spaced unit", lambda ms: ms.task(timeout="1 hr 30 min")(nothing), InvalidInput, "timeout: .*Did you mean '1h30m'?"),
+    ("cron as interval", lambda ms: ms.cron("10m")(nothing), InvalidInput, """'10m'.*An interval goes to every: every="10m"$"""),
+    ("cron as a long interval", lambda ms: ms.cron("10 minutes")(nothing), InvalidInput, """An interval goes to every: every="10m"$"""),
+    ("cron at start", lambda ms: ms.cron("@reboot")(nothing), InvalidInput, "'@reboot' is not known.*first=\"now\""),
+    ("a zone's abbreviation", lambda ms: ms.cron("0 9 * * *", tz="CEST")(nothing), InvalidInput, "tz: 'CEST' is not .*Use .*Europe/Berlin"),
     ("cron as a number", lambda ms: ms.cron(9)(nothing), InvalidInput, "trigger: int is not a trigger. Give a Cron"),
     ("at without a zone", lambda ms: ms.at(datetime(2030, 1, 1))(nothing), InvalidInput, "times: .*has no time zone. Add"),
     ("at as a duration", lambda ms: ms.at(timedelta(hours=1))(nothing), InvalidInput, "times"),
+    ("at as text", lambda ms: ms.at("2027-01-01 09:00")(nothing), InvalidInput,
+     r'times: .*is text. Write datetime\(2027, 1, 1, 9, 0, tzinfo=ZoneInfo\("Europe/Berlin"\)\), with your zone'),
+    ("at as words", lambda ms: ms.at("tomorrow")(nothing), InvalidInput, "times: 'tomorrow' is not a list of times"),
+    ("first as a flag", lambda ms: ms.every("1h", first=True)(nothing), InvalidInput, 'first: True is not one of now. Write "now"$'),
+    ("args that are missing", lambda ms: ms.schedule("x", "send", every="1h"), WrongArguments,
+     r"arguments: missing a required argument: 'customer'. The signature is send.*Give args=\(…,\) or kwargs="),
     ("first of cron", lambda ms: ms.schedule("x", "send", cron="0 9 * * *", first="now", args=("a",)), InvalidInput,
      "first: belongs to an interval. Give it with every="),
     ("first in words", lambda ms: ms.every("1h", first="soon")(nothing), InvalidInput, "first: 'soon' is not one of now"),
@@ -276,6 +311,32 @@ async def test_every_way_to_use_the_call_of_enqueue_works(ms: Any, caplog: pytes
     assert {handle.id for handle in (*handles, other_loop, there)} < {run.id for run in await ms.runs()}
     assert len(await ms.runs()) == len(handles) + 3
     assert dropped(caplog) == []
+
+
+def test_an_import_of_a_name_of_another_library_says_what_to_write() -> None:
+    with pytest.raises(ImportError, match=r"'crontab': write Cron\("):
+        from mainspring import crontab  # type: ignore[attr-defined]  # noqa: F401 - the mistake
+
+
+@pytest.mark.parametrize(
+    ("parts", "expression"),
+    [
+        ({"hour": 2, "minute": 30}, "30 2 * * *"),
+        ({"minute": "*/5"}, "*/5 * * * *"),
+        ({"hour": 2}, "0 2 * * *"),
+        ({"day": 1}, "0 0 1 * *"),
+        ({"month": 1}, "0 0 1 1 *"),
+        ({"day_of_week": "sun"}, "0 0 * * sun"),
+        ({"second": 5}, "5 * * * * *"),
+        ({"hour": "99"}, "0 9 * * Mon-Fri"),
+    ],
+)
+def test_the_parts_of_a_time_become_an_expression(parts: dict[str, Any], expression: str) -> None:
+    wrong: Any = Mainspring("memory://")
+    with pytest.raises(InvalidInput) as caught:
+        wrong.cron(**parts)
+    assert caught.value.fix == f'Write @ms.cron("{expression}")'
+    Cron(expression)
 
 
 def test_names_can_be_completed() -> None:

@@ -21,7 +21,7 @@ from mainspring.app.engine_runner import EngineRunner
 from mainspring.app.http_agents import HttpAgents
 from mainspring.app.locks import Lock, Locks
 from mainspring.app.log_line import LogLine
-from mainspring.app.method_hints import APP_METHODS, missing_attribute
+from mainspring.app.method_hints import APP_METHODS, APP_OPTIONS, missing_attribute
 from mainspring.app.options import AppOptions
 from mainspring.app.queries import Queries
 from mainspring.app.read_models import ReadModels
@@ -33,6 +33,7 @@ from mainspring.app.schedule_edit import EditOptions, ScheduleEdit
 from mainspring.app.schedule_view import Schedule
 from mainspring.app.sync import SyncDoor
 from mainspring.app.task import AsyncContextTask, AsyncTask, BaseTask, ContextTask, Task, TaskDecorator
+from mainspring.app.trigger_hints import require_value
 from mainspring.engine.leader import Leadership
 from mainspring.model.errors import InvalidInput, SyncOnLoop
 from mainspring.model.events import Event
@@ -77,7 +78,7 @@ class Mainspring:
     schedule, or restore the "code".
     """
 
-    @refuse_unknown_options("Mainspring(…)")
+    @refuse_unknown_options("Mainspring(…)", APP_OPTIONS)
     def __init__(
         self,
         url: str | None = None,
@@ -230,12 +231,14 @@ class Mainspring:
             return lambda inner: self._registry.register(inner, **options)
         return self._registry.register(functions[0], **options)
 
+    @require_value("cron", "expression")
     def cron(
         self, expression: str | Cron, *, name: str | None = None, **options: Unpack[DeclareOptions]
     ) -> TaskDecorator:
         """Return a decorator that makes a function a task and declares a schedule `name` (None: the task's name)."""
         return self._registry.schedule_decorator(name, {"cron": expression}, dict(options))
 
+    @require_value("every", "interval")
     def every(
         self,
         interval: Duration | Every,
@@ -250,6 +253,7 @@ class Mainspring:
         """
         return self._registry.schedule_decorator(name, {"every": interval, "first": first}, dict(options))
 
+    @require_value("at", "times")
     def at(
         self, times: datetime | Iterable[datetime] | At, *, name: str | None = None, **options: Unpack[DeclareOptions]
     ) -> TaskDecorator:

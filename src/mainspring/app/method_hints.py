@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from mainspring.model.errors import suggest_nearest
 
+#: A call to await in a hint: the object, and the method with its arguments.
+_CALL = re.compile(r"await (ms|add)\.(\w+\([^()]*\))")
 _ENQUEUE = "write await {name}.enqueue(…), or {name}.sync.enqueue(…) in code without an event loop"
 #: Method of a task elsewhere → what to write here; `{name}` is the name of the task.
 TASK_METHODS = {
@@ -47,9 +51,20 @@ APP_METHODS = {
     "modify_job": 'write await ms.update("name", …)',
     "reschedule_job": 'write await ms.update("name", every=…)',
     "run_job": 'write await ms.trigger("name")',
-    "shutdown": "call ms.stop() to end run(), or await ms.close() to close the store",
+    "remove_all_jobs": 'write await ms.delete("name") for each schedule',
+    "print_jobs": "write await ms.schedules()",
+    "add_listener": "write ms.on_event(RunFailed, function)",
+    "conf": "give the options to Mainspring(…), or keep them in a file for Mainspring.from_config(…)",
+    "shutdown": "call ms.stop() to end run(); to close the store, write await ms.close()",
     "start": "call ms.start_background() in a program without an event loop, or write async with ms.running():",
     "timezone": "read ms.tz",
+}
+#: Option of a scheduler elsewhere → what to write for `Mainspring(…)`.
+APP_OPTIONS = {
+    "executors": "Write concurrency=…, and executor= for a task",
+    "job_defaults": "Give such options to each task or schedule",
+    "max_workers": "Write concurrency=…",
+    "workers": "Write concurrency=…",
 }
 
 
@@ -59,7 +74,21 @@ def missing_attribute(owner: object, attribute: str, methods: dict[str, str], na
     `methods` is one of the tables of this module; `name` fills their `{name}`.
     """
     kind = type(owner).__name__
-    hint = methods.get(attribute, "").format(name=name)
-    if not hint and not attribute.startswith("_"):
-        hint = suggest_nearest(attribute, [one for one in dir(type(owner)) if not one.startswith("_")])
+    hint = _CALL.sub(r"await \1.\2, or \1.sync.\2 in code without an event loop", methods.get(attribute, ""))
+    hint = hint.format(name=name) or _nearest(owner, attribute)
     return AttributeError(f"{kind!r} object has no attribute {attribute!r}" + (f": {hint}" if hint else ""))
+
+
+def blocking_hint(owner: object, attribute: str, methods: dict[str, str]) -> str:
+    """Return what to write without an event loop for an `attribute` that `owner` does not have; "" if unknown.
+
+    `methods` is a table of this module whose texts need no name.
+    """
+    return _CALL.sub(r"\1.sync.\2", methods.get(attribute, "")) or _nearest(owner, attribute)
+
+
+def _nearest(owner: object, attribute: str) -> str:
+    """Return a hint with the public attribute of `owner` nearest to `attribute`; "" if none is near."""
+    if attribute.startswith("_"):
+        return ""
+    return suggest_nearest(attribute, [one for one in dir(type(owner)) if not one.startswith("_")])

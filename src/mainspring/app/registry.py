@@ -14,8 +14,9 @@ from mainspring.app.output_capture import CaptureKind, check_capture
 from mainspring.app.signature import payload_body
 from mainspring.app.task import AsyncContextTask, AsyncTask, BaseTask, ContextTask, Task, TaskDecorator, TaskOptions
 from mainspring.app.task_function import check_function
+from mainspring.app.trigger_hints import EXAMPLES
 from mainspring.model.change import Body
-from mainspring.model.errors import DuplicateTask, InvalidInput, UnknownTask, suggest_nearest
+from mainspring.model.errors import DuplicateTask, InvalidInput, UnknownTask, WrongArguments, suggest_nearest
 from mainspring.model.gate import Gate
 from mainspring.model.http import HTTP_TASK, HttpAgent, HttpResult
 from mainspring.model.ids import check_name
@@ -103,8 +104,6 @@ TASK_OPTIONS = tuple(TaskSettings.__annotations__)
 _SHARED_OPTIONS = tuple(name for name in TASK_OPTIONS if name in PolicyOptions.__annotations__)
 #: Options of a schedule's decorator that only the task has.
 _TASK_ONLY_OPTIONS = tuple(name for name in TASK_OPTIONS if name not in ("name", *_SHARED_OPTIONS))
-#: Name of a schedule's decorator → an example of its first argument.
-_EXAMPLES = {"cron": '"0 9 * * *"', "every": '"10m"', "at": "datetime(2030, 1, 1, tzinfo=UTC)"}
 
 
 class ScheduleTarget(Struct, frozen=True, kw_only=True, gc=False):
@@ -266,9 +265,7 @@ class Registry:
         """
         for kind, value in trigger.items():
             if callable(value):  # @ms.every without parentheses: the function came in place of the interval
-                raise InvalidInput(
-                    kind, "is used without a value", f"Write @ms.{kind}({_EXAMPLES[kind]}) above the def"
-                )
+                raise InvalidInput(kind, "is used without a value", f"Write @ms.{kind}({EXAMPLES[kind]}) above the def")
         own = {key: options.pop(key) for key in _TASK_ONLY_OPTIONS if key in options}
         own |= {key: options[key] for key in _SHARED_OPTIONS if key in options}
         retry = options.get("retry")
@@ -359,6 +356,7 @@ class Registry:
         """
         if isinstance(args, str | bytes):
             raise InvalidInput("args", f"{args!r} is one value, not a list of arguments", f"Write args=({args!r},)")
+        args = tuple(args)
         limit = self._host.settings.payload_limit
         if isinstance(task, HttpAgent):
             if args or kwargs:
@@ -369,9 +367,16 @@ class Registry:
         if payload is not UNSET:
             raise InvalidInput("payload", "a task takes arguments", "Write args=(…) or kwargs={…}")
         target = self.find_task(task)
+        try:
+            body = target.signature.encode(args, kwargs or {}, limit) if with_payload else None
+        except WrongArguments as error:
+            if args or kwargs:
+                raise
+            fix = f"{error.fix}. Give args=(…,) or kwargs={{…}}"
+            raise WrongArguments(error.field, error.problem, fix) from None
         return ScheduleTarget(
             task=target.name,
-            body=target.signature.encode(tuple(args), kwargs or {}, limit) if with_payload else None,
+            body=body,
             gates=target.gates(),
             policies={"priority": target.options.priority, "queue": target.options.queue},
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, over
 from msgspec import UNSET
 
 from mainspring.app.blocking import refuse_on_loop
+from mainspring.app.method_hints import APP_METHODS, blocking_hint
 from mainspring.app.run_handle import RunHandle
 from mainspring.app.run_view import Run
 from mainspring.app.schedule_view import Schedule
@@ -124,9 +125,10 @@ class SyncDoor:
     if not TYPE_CHECKING:  # for type checkers an unknown name is an error
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError. If `Mainspring` has a method `name`, the text advises to call it without `sync`."""
-            hint = f": call ms.{name} itself" if hasattr(self._app, name) else ""
-            raise AttributeError(f"Mainspring.sync has no {name!r}{hint}")
+            """Raise AttributeError. If `Mainspring` has a method `name`, the text advises to call it."""
+            known = hasattr(self._app, name)
+            hint = f"call ms.{name} itself" if known else blocking_hint(self, name, APP_METHODS)
+            raise AttributeError(f"Mainspring.sync has no {name!r}" + (f": {hint}" if hint else ""))
 
     # ── schedules ──────────────────────────────────────────────────────────
 

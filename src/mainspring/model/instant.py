@@ -29,6 +29,17 @@ _DURATION_FIX = 'Write for example "500ms", "30s", "10m", "1h30m", "2d", seconds
 _NEGATIVE_FIX = "A duration must not be negative"
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+#: A number with the word of its unit, and words that people write for the units.
+_WORDS = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+_UNIT_OF_WORD = {
+    **dict.fromkeys(("millis", "msec", "millisecond", "milliseconds"), "ms"),
+    **dict.fromkeys(("sec", "secs", "second", "seconds"), "s"),
+    **dict.fromkeys(("min", "mins", "minute", "minutes"), "m"),
+    **dict.fromkeys(("hr", "hrs", "hour", "hours"), "h"),
+    **dict.fromkeys(("day", "days"), "d"),
+    **dict.fromkeys(("week", "weeks"), "w"),
+}
+_MAX_MEANT_CHARS = 64
 
 #: Text such as "10m" or "1h30m", a number of seconds, or a timedelta.
 Duration = str | int | float | timedelta
@@ -67,8 +78,19 @@ def _text_duration_ms(text: str, field: str) -> Ms:
             raise InvalidDuration(field, f"{text!r} is negative", _NEGATIVE_FIX)
         if _NUMBER.fullmatch(text.strip()):
             raise InvalidDuration(field, f"{text!r} has no unit", f'Add one: "{text.strip()}s" for seconds')
-        raise InvalidDuration(field, f"{text!r} is not a duration", _DURATION_FIX)
+        meant = nearest_duration(text)
+        fix = f"Did you mean {meant!r}?" if meant else _DURATION_FIX
+        raise InvalidDuration(field, f"{text!r} is not a duration", fix)
     return found
+
+
+def nearest_duration(text: str) -> str:
+    """Return the duration that a text such as "10 minutes" or "10m" means, as "10m"; "" if it means none."""
+    if len(text) > _MAX_MEANT_CHARS:
+        return ""
+    words = _WORDS.sub(lambda found: found[1] + _UNIT_OF_WORD.get(found[2], found[2]), text.strip().lower())
+    short = words.replace(" ", "")
+    return short if _parse_duration(short) else ""
 
 
 @lru_cache(1_000)
@@ -143,6 +165,6 @@ def load_zone(name: str, *, field: str = "tz") -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise UnknownZone(
-            field, f"{name!r} is not a time zone", suggest_nearest(name, available_timezones()) or fix
-        ) from None
+        # Not the abbreviations: of CEST, the nearest one is EST, 7 hours away.
+        known = [zone for zone in available_timezones() if zone == "UTC" or not zone.isupper()]
+        raise UnknownZone(field, f"{name!r} is not a time zone", suggest_nearest(name, known) or fix) from None

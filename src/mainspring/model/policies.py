@@ -58,6 +58,8 @@ def check_choice(value: str, allowed: tuple[str, ...], *, field: str) -> str:
     if value in allowed:
         return value
     fix = suggest_nearest(value, allowed) if isinstance(value, str) else ""
+    if not fix and len(allowed) == 1:
+        fix = f'Write "{allowed[0]}"'
     raise InvalidInput(field, f"{value!r} is not one of {', '.join(allowed)}", fix)
 
 

@@ -23,7 +23,9 @@ class At(Trigger):
     @refuse_unknown_options("At(…)", {"run_at": "Write At(datetime(…, tzinfo=UTC))"})
     def __init__(self, times: datetime | Iterable[datetime]) -> None:
         given: object = times
-        if isinstance(given, str) or not isinstance(given, datetime | Iterable):
+        if isinstance(given, str):
+            raise _text_is_no_list(given)
+        if not isinstance(given, datetime | Iterable):
             raise InvalidInput("times", f"{given!r} is not a list of times", "Give an aware datetime, or several")
         several = (times,) if isinstance(times, datetime) else times
         self._set(spec=AtSpec(tuple(sorted({instant_ms(time, field="times") for time in several}))))
@@ -65,3 +67,14 @@ class At(Trigger):
             last = isoformat(self.spec.times[-1])
             return [Finding("L001", f"never fires again: the last time was {last}. Give a time that is still to come")]
         return []
+
+
+def _text_is_no_list(text: str) -> InvalidInput:
+    """Return the error for a text in place of the times, which shows the datetime that the text stands for."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return InvalidInput("times", f"{text!r} is not a list of times", "Give an aware datetime, or several")
+    parts = ", ".join(str(part) for part in time.timetuple()[: 6 if time.second else 5])
+    fix = f'Write datetime({parts}, tzinfo=ZoneInfo("Europe/Berlin")), with your zone'
+    return InvalidInput("times", f"{text!r} is text", fix)

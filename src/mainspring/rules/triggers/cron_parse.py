@@ -10,6 +10,7 @@ from typing import NamedTuple, NoReturn
 from msgspec import Struct
 
 from mainspring.model.errors import InvalidCron, suggest_nearest
+from mainspring.model.instant import nearest_duration
 
 MAX_CRON_CHARS = 256
 WEEKDAY_NAMES = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
@@ -220,6 +221,8 @@ def _expand(expression: str, tokens: list[tuple[str, int]]) -> list[tuple[str, i
         )
     if name.lower() not in MACROS:
         fix = suggest_nearest(name, MACROS) or f"Known are {' '.join(MACROS)}"
+        if name.lower() == "@reboot":
+            fix = 'Write every="1h", first="now" for a first run when the schedule is created, not at each start'
         raise InvalidCron(expression, position, "expression", f"{name!r} is not known", fix)
     return [(text, position) for text in MACROS[name.lower()].split()]
 
@@ -237,7 +240,9 @@ def _wrong_count(expression: str, tokens: list[tuple[str, int]]) -> NoReturn:
         )
     position = tokens[6][1] if len(tokens) > 6 else len(expression)
     count = f"{len(tokens)} field{'' if len(tokens) == 1 else 's'} found"
-    raise InvalidCron(expression, position, "expression", f"{count}, 5 or 6 needed", _COUNTS)
+    interval = nearest_duration(expression)
+    fix = f'An interval goes to every: every="{interval}"' if interval else _COUNTS
+    raise InvalidCron(expression, position, "expression", f"{count}, 5 or 6 needed", fix)
 
 
 def _field(token: Token, hash_id: str | None) -> Field:
