@@ -66,7 +66,7 @@ RENAME_MUTANTS = (
         "a rename moves the next fire of a fixed delay",
         S + "rules/schedule_commands.py",
         "    elif only_renamed and is_fixed_delay(spec):\n",
-        "    elif False:\n",
+        '    elif name == "" and is_fixed_delay(spec):\n',
         (TESTS + "test_a_fixed_delay_keeps_its_next_fire_and_a_finished_schedule_stays_finished",),
     ),
     Mutant(
