@@ -42,6 +42,19 @@ def test_run_until_idle_works_off_retries_and_children(ms: Mainspring) -> None:
     ms.run(until_idle=True)  # again: nothing to do
 
 
+def test_run_until_idle_does_not_miss_a_run_that_a_process_handed_back_a_moment_ago(ms: Mainspring) -> None:
+    """At the exit of a process its runs are handed back, and can be claimed a quarter of a second later."""
+    ran: list[str] = []
+
+    @ms.task
+    async def work() -> None:
+        ran.append("work")
+
+    work.using(delay="200ms").sync.enqueue()
+    ms.run(until_idle=True)
+    assert ran == ["work"]
+
+
 def test_run_until_idle_does_not_wait_for_what_it_cannot_run(make: Make) -> None:
     ms = make(queues=["default"])
 

@@ -12,6 +12,7 @@ from mainspring.model.instant import Ms
 from mainspring.model.settings import Settings
 from mainspring.ports.store import Offer, Query, Runs
 from mainspring.runtime.idle import is_idle
+from mainspring.runtime.lingering import EXIT_GRACE_MS
 from mainspring.runtime.runtime import Runtime
 from mainspring.testing.contract.factories import T0
 from proof.scenario import Scenario
@@ -60,6 +61,9 @@ async def test_a_run_that_is_due_by_the_stores_clock_is_seen() -> None:
     store = MemoryStore()
     await Scenario(store).enqueue(T0)
     assert not await is_idle(instance(store))
+    moment = MemoryStore()
+    await Scenario(moment).enqueue(T0 + EXIT_GRACE_MS)
+    assert not await is_idle(instance(moment))
     later = MemoryStore()
-    await Scenario(later).enqueue(T0 + 1)
+    await Scenario(later).enqueue(T0 + EXIT_GRACE_MS + 1)
     assert await is_idle(instance(later))

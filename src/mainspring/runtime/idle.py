@@ -9,6 +9,7 @@ from mainspring.model.run import State
 from mainspring.ports.paging import iterate_rows
 from mainspring.ports.store import Runs, Schedules
 from mainspring.rules.lanes import lane_of
+from mainspring.runtime.lingering import EXIT_GRACE_MS
 from mainspring.runtime.runtime import Runtime
 
 
@@ -26,7 +27,10 @@ async def is_idle(runtime: Runtime) -> bool:
     if await _has_run(runtime, (State.RUNNING, State.RETRYING), None):
         return False
     now = await runtime.time.read()
-    if await _has_run(runtime, (State.WAITING,), now) or await _has_run(runtime, (State.RUNNING, State.RETRYING), None):
+    soon = now + EXIT_GRACE_MS  # a process that ended just now handed its runs back for this moment
+    if await _has_run(runtime, (State.WAITING,), soon):
+        return False
+    if await _has_run(runtime, (State.RUNNING, State.RETRYING), None):
         return False
     return not await runtime.store.find(Schedules(states=("active",), due_before=now, limit=1))
 
