@@ -54,7 +54,7 @@ def test_fifty_hot_reloads_under_load_lose_nothing(tmp_path: Path, agent: tuple[
     url, calls = agent
     path = tmp_path / "mainspring.yaml"
     path.write_text("agents: {per_host: 10}\n")
-    with serving(tmp_path) as one:
+    with serving(tmp_path, env={"MAINSPRING_LIMITS__REQUESTS_PER_SECOND": "100000"}) as one:
         for number in range(5):
             body = {"name": f"s{number}", "intervalMs": 1000, "agentId": "a", "agentUrl": url}
             made = one.post("/api/schedules", json=body)
