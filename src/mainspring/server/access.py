@@ -302,7 +302,7 @@ class Access:
     async def _pass_callback(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the app for a callback. If it is denied, count it for the client's address; over the limit, answer 429.
 
-        Why only then: behind a proxy, agents may share an address with strangers, who must not block their heartbeats.
+        Why only then: behind a proxy, agents may share an address with others, whose calls must not use up its limit.
         """
         refused = False
 

@@ -160,7 +160,7 @@ class Declarations(Loop):
                 await self._judge(own, instances)
             finally:
                 was_alone = await self._store.release(name, self._owner, lease.epoch)
-            if was_alone:  # else this took so long that another program decided at the same time: look again
+            if was_alone:  # else the lease ended and another program decided at the same time: look again
                 return instances
 
     async def _judge(self, own: Mapping[Name, str], instances: Sequence[tuple[Lease, Instance]]) -> None:

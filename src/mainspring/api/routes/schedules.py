@@ -351,7 +351,7 @@ def _target_of(spec: ScheduleSpec) -> HttpTarget | None:
 
 
 class _Edit(Struct, frozen=True, kw_only=True):
-    """An edit that a request asks for: the fields of its body that have the right type, and who asks.
+    """An edit that a request asks for: the fields of its body that have the right type, and the caller.
 
     `payload` is the exact JSON text of the payload, None if the request has none. `actor` is that of the events.
     """

@@ -1,4 +1,4 @@
-"""The contract of `apply` on the names of schedules: renames, which names they free, and who gets a name first."""
+"""The contract of `apply` on the names of schedules: renames, the names that they free, and two claims of one name."""
 
 from __future__ import annotations
 
